@@ -1,0 +1,56 @@
+"""What each attention head of a language model does.
+
+Start with `load_model` and `scan_heads`, or, with attention patterns of your own,
+`classify_heads`. Nothing is imported before it is asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from interp.errors import InputError
+    from interp.heads import Head
+    from interp.hooks import AttentionPatterns, attention_patterns
+    from interp.labels import HeadLabel, Thresholds, classify_heads
+    from interp.models import Model, load_model
+    from interp.scan import HeadScan, scan_heads
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionPatterns",
+    "Head",
+    "HeadLabel",
+    "HeadScan",
+    "InputError",
+    "Model",
+    "Thresholds",
+    "attention_patterns",
+    "classify_heads",
+    "load_model",
+    "scan_heads",
+]
+
+_HOME = {
+    "AttentionPatterns": "hooks",
+    "Head": "heads",
+    "HeadLabel": "labels",
+    "HeadScan": "scan",
+    "InputError": "errors",
+    "Model": "models",
+    "Thresholds": "labels",
+    "attention_patterns": "hooks",
+    "classify_heads": "labels",
+    "load_model": "models",
+    "scan_heads": "scan",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,49 @@
+"""Files that are whole or not there."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from interp.errors import InputError
+
+
+@contextmanager
+def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """A scratch folder whose contents move into `folder` once the block has ended well.
+
+    Each file moves in one step and replaces its namesake. If the block raises or is
+    interrupted, `folder` is as it was before.
+
+    Raises:
+        InputError: If `folder` cannot be made or written to.
+    """
+    folder = Path(folder)
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(dir=folder, prefix=".partial-")
+    except OSError as error:
+        raise InputError(f"folder must be writable, got {folder}: {error.strerror}") from None
+    try:
+        with scratch as name:
+            yield Path(name)
+            for entry in sorted(Path(name).iterdir()):
+                entry.replace(folder / entry.name)
+    except BaseException:
+        with suppress(OSError):
+            for parent in made:
+                parent.rmdir()
+        raise
+
+
+def safe_name(text: str) -> str:
+    """`text` as a file name: letters, digits, dots and dashes, at most 80 of them.
+
+    Example:
+        >>> safe_name("EleutherAI/pythia-70m")
+        'EleutherAI-pythia-70m'
+    """
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip(".-")[:80] or "unnamed"

@@ -1,0 +1,47 @@
+"""Attention heads by name: `Head(5, 1)` is `L5H1`, zero-based."""
+
+import re
+from typing import NamedTuple
+
+from interp.errors import InputError
+
+_NAME = re.compile(r"L(\d+)H(\d+)|(\d+)\.(\d+)", re.IGNORECASE | re.ASCII)
+
+
+class Head(NamedTuple):
+    """One attention head, counted from layer 0 and head 0; heads are *query* heads.
+
+    It is a tuple `(layer, head)`, so it sorts, unpacks and compares as one.
+
+    Example:
+        >>> Head(5, 1)
+        L5H1
+        >>> Head.parse("L5H1") == Head.parse("5.1") == Head.parse((5, 1)) == (5, 1)
+        True
+    """
+
+    layer: int
+    head: int
+
+    def __repr__(self) -> str:
+        return f"L{self.layer}H{self.head}"
+
+    __str__ = __repr__
+
+    @classmethod
+    def parse(cls, text: "str | tuple[int, int]") -> "Head":
+        """The head that `text` names: `L5H1`, `5.1` or `(5, 1)`.
+
+        Raises:
+            InputError: If `text` is none of these.
+        """
+        if isinstance(text, str) and (match := _NAME.fullmatch(text.strip())):
+            layer, head = (int(digits) for digits in match.groups() if digits is not None)
+            return cls(layer, head)
+        if isinstance(text, tuple) and len(text) == 2 and all(_is_index(i) for i in text):
+            return cls(*text)
+        raise InputError(f"head must be named like L5H1, 5.1 or (5, 1), got {text!r}")
+
+
+def _is_index(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,163 @@
+"""Attention patterns out of a running model.
+
+`run` sends token ids through a model and hands over each layer's pattern as it is made, so
+that no more than one layer's patterns need ever exist; `attention_patterns` keeps them all.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.models import Model, load_model
+from interp.targets import NONE
+
+
+class AttentionPatterns(torch.Tensor):
+    """Attention patterns `[layer, batch, head, query, key]`, float32, with what was run.
+
+    It is a tensor; whatever is computed from it is a plain one. Rows of padding are 0.
+
+    Attributes:
+        tokens: The token ids that were really run, `[batch, pos]`; -1 is padding.
+        layers: The number of each layer.
+        texts: The text of each token, for each row.
+    """
+
+    tokens: Int[Tensor, "batch pos"]
+    layers: tuple[int, ...]
+    texts: list[list[str]]
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def run(
+    model: Model,
+    tokens: Int[Tensor, "batch pos"],
+    visit: Callable[[int, Float[Tensor, "batch head query key"]], None],
+    *,
+    layers: Sequence[int] | None = None,
+) -> None:
+    """Run `tokens` once and call `visit(layer, pattern)` as each layer's pattern is made.
+
+    The pattern is float32; it is dropped when `visit` returns. Rows of padding (-1, on the
+    right) are 0.
+
+    Raises:
+        InputError: If a layer is not there or has no attention, or a pattern is not finite.
+    """
+    wanted = _as_layers(model, layers)
+    real = (tokens != NONE).to(model.device)
+    seen = set()
+
+    def hook(layer: int) -> Callable[..., None]:
+        def look(pattern: Tensor, hook: Any) -> None:
+            seen.add(layer)
+            rows = torch.where(real[:, None, :, None], pattern.float(), 0)
+            if not rows.isfinite().all():
+                raise InputError(
+                    f"attention of layer {layer} is not finite in {model.dtype_name}:"
+                    " use float32 or bfloat16"
+                )
+            visit(layer, rows)
+
+        return look
+
+    hooks = [(f"blocks.{layer}.attn.hook_pattern", hook(layer)) for layer in wanted]
+    absent = [
+        layer
+        for layer, (name, _) in zip(wanted, hooks, strict=True)
+        if name not in model.bridge.hook_dict
+    ]
+    if absent:
+        raise InputError(
+            f"layers must have attention, got {absent}, which have none in {model.name}"
+        )
+    with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=hooks):
+        ids = tokens.clamp(min=0).to(model.device)
+        model.bridge(ids, return_type=None, **_cheap_forward(model))
+    if silent := set(wanted) - seen:
+        raise InputError(f"no attention was seen in layers {sorted(silent)} of {model.name}")
+
+
+def attention_patterns(
+    model: Any,
+    inputs: Any,
+    layers: Sequence[int] | None = None,
+    *,
+    bos: bool = True,
+) -> AttentionPatterns:
+    """Every head's attention on `inputs`, by hooks.
+
+    Args:
+        model: A `Model`, or anything that `load_model` takes.
+        inputs: A text, several texts or token ids, as for `Model.to_tokens`.
+        layers: Which layers; all if left out.
+        bos: Whether a text is to open with BOS.
+
+    Returns:
+        `[layer, batch, head, query, key]` in float32 on the CPU, rows over `key` summing to
+        1, which knows its `tokens`, `texts` and `layers`. It takes
+        `4 * layers * batch * heads * pos ** 2` bytes; where only scores are wanted, use
+        `interp.scan_heads`.
+
+    Raises:
+        InputError: If the prompt is empty or too long, or a layer is not there.
+    """
+    model = load_model(model)
+    tokens = model.to_tokens(inputs, bos=bos)
+    kept = {}
+    run(model, tokens, lambda layer, pattern: kept.__setitem__(layer, pattern.cpu()), layers=layers)
+    order = _as_layers(model, layers)
+    patterns = torch.stack([kept[layer] for layer in order]).as_subclass(AttentionPatterns)
+    patterns.tokens = tokens
+    patterns.layers = tuple(order)
+    patterns.texts = [model.texts_of(row[row != NONE]) for row in tokens]
+    return patterns
+
+
+@contextmanager
+def _looking(model: Model) -> Iterator[None]:
+    """Evaluation mode and eager attention, and the caller's settings back afterwards."""
+    bridge, inner = model.bridge, model.bridge.original_model
+    training = {module: module.training for module in bridge.modules()}
+    implementation = getattr(getattr(inner, "config", None), "_attn_implementation", None)
+    switch = implementation not in (None, "eager")
+    bridge.eval()
+    if switch:
+        inner.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+        if switch:
+            inner.set_attn_implementation(implementation)
+
+
+def _cheap_forward(model: Model) -> dict[str, Any]:
+    """Options that spare the logits and the key-value cache, where the model has them."""
+    known = inspect.signature(type(model.bridge.original_model).forward).parameters
+    return {
+        name: value
+        for name, value in (("logits_to_keep", 1), ("use_cache", False))
+        if name in known
+    }
+
+
+def _as_layers(model: Model, layers: Sequence[int] | None) -> list[int]:
+    if layers is None:
+        return [
+            i
+            for i in range(model.n_layers)
+            if f"blocks.{i}.attn.hook_pattern" in model.bridge.hook_dict
+        ]
+    for layer in layers:
+        if not 0 <= layer < model.n_layers:
+            raise InputError(f"layers must be from 0 to {model.n_layers - 1}, got {layer}")
+    return list(layers)

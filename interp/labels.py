@@ -1,0 +1,469 @@
+"""From attention to labels: what each head does, how much, and against which chance level.
+
+The main path is `classify_heads`, and it is short: score every layer, then label every
+head. A score is the mean `attention_mass` on the kind's targets. A label needs more than
+the score: attention spread evenly over all keys also lands on targets, and on a short
+prompt it does so a lot. So the threshold is put to the *excess* over even attention,
+
+    excess = (score - chance) / (1 - chance),
+
+which is 0 for an even head, 1 for a perfect one, and never above the score itself.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.heads import Head
+from interp.mass import Tally, attention_mass, sink_columns, visible_keys
+from interp.targets import NONE, TARGETS, earlier_copies, first_token, ordinary, positions
+
+MIXED = "mixed"
+NOT_ENOUGH = "not enough tokens"
+FORCED_WINDOW = "local window (by architecture)"
+LABELS = {kind: kind.replace("_", " ") for kind in TARGETS}
+"""Score name -> label word, the most specific first; the first that holds is `label`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Every number that decides a label, in one place.
+
+    Attributes:
+        induction: Least excess for the label, here and in the next five.
+            0.4 is the usual value for stripes (ARENA 1.2).
+        duplicate_token: As `induction`.
+        previous_token: As `induction`.
+        current_token: As `induction`.
+        local_window: No published value: more than half of the attention.
+        sink: epsilon = 0.3 of Gu et al. 2024 (arXiv 2410.10781).
+        window_width: How many positions, the query's own among them, are "local".
+        sink_column: Least share of the later queries' attention that makes a column other
+            than the first token a sink (see `interp.mass.sink_columns`).
+        sink_queries: How many later queries it takes to call a column a sink.
+        min_queries: How many counted queries it takes to say anything about a kind.
+    """
+
+    induction: float = 0.4
+    duplicate_token: float = 0.4
+    previous_token: float = 0.4
+    current_token: float = 0.4
+    local_window: float = 0.5
+    sink: float = 0.3
+    window_width: int = 8
+    sink_column: float = 0.1
+    sink_queries: int = 16
+    min_queries: int = 4
+
+    def __post_init__(self) -> None:
+        for name in (*TARGETS, "sink_column"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InputError(f"{name} must be in (0, 1], got {getattr(self, name)}")
+        for name in ("window_width", "sink_queries", "min_queries"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class LayerScores:
+    """What was measured on one layer, row by row.
+
+    Attributes:
+        tallies: By kind, and for `entropy` (nats) and `mean_distance` (tokens back).
+            A kind that these tokens cannot judge is absent.
+        sink_position: The column that takes most of each head's resting attention, counted
+            from the row's first token.
+    """
+
+    tallies: dict[str, Tally]
+    sink_position: Int[Tensor, "row head"]
+
+    @classmethod
+    def join(cls, parts: "Sequence[LayerScores]") -> "LayerScores":
+        """The rows of all `parts`, one after the other."""
+        names = [n for n in (*TARGETS, *STATISTICS) if any(n in p.tallies for p in parts)]
+        return cls(
+            {n: Tally.join([p.tallies[n] for p in parts if n in p.tallies]) for n in names},
+            torch.cat([p.sink_position for p in parts]),
+        )
+
+
+STATISTICS = ("entropy", "mean_distance")
+
+
+@dataclass(frozen=True)
+class HeadLabel:
+    """The verdict on one head, with its evidence.
+
+    Attributes:
+        head: Which head.
+        label: The most specific of `labels`; `mixed` if none holds, `not enough tokens` if
+            nothing could be measured.
+        labels: All that hold.
+        scores: Mean attention mass by kind, in [0, 1]; kinds that could not be measured
+            are absent.
+        chance: The same for attention spread evenly.
+        not_measured: Why a kind is absent from `scores`.
+        entropy: Mean entropy of the attention of a query, in nats.
+        mean_distance: Mean distance from query to key, in tokens.
+        sink_position: Where a sink head rests, counted from the first token; None for others.
+        window: How far back the model lets this layer look, the query included; None if
+            there is no limit.
+    """
+
+    head: Head
+    label: str
+    labels: tuple[str, ...]
+    scores: Mapping[str, float]
+    chance: Mapping[str, float]
+    not_measured: Mapping[str, str] = field(default_factory=dict)
+    entropy: float | None = None
+    mean_distance: float | None = None
+    sink_position: int | None = None
+    window: int | None = None
+
+
+def classify_heads(
+    patterns: Any,
+    tokens: Any = None,
+    *,
+    special: Collection[int] = (),
+    windows: Sequence[int | None] | None = None,
+    layers: Sequence[int] | None = None,
+    thresholds: Thresholds | None = None,
+) -> list[HeadLabel]:
+    """Label every head from attention patterns of any source.
+
+    Args:
+        patterns: Attention after the softmax, numpy or torch, any float dtype:
+            `[head, query, key]`, `[batch, head, query, key]` or
+            `[layer, batch, head, query, key]`, or one `[batch, head, query, key]` per layer.
+        tokens: The token ids that were run, `[pos]` or `[batch, pos]`; -1 is padding.
+            May be left out for what `interp.attention_patterns` returned, which carries them.
+        special: Ids of special tokens (BOS, EOS, separators). The row's first token needs no
+            listing.
+        windows: How far back each layer may look (None: no limit), if the model has windows.
+        layers: The layers' own numbers; `0, 1, ...` if left out.
+        thresholds: What decides; `Thresholds()` if left out.
+
+    Returns:
+        One verdict per head, by layer and head. Kinds that these tokens cannot judge
+        (induction without a repeat, anything on two tokens) are absent from its scores.
+
+    Raises:
+        InputError: If shapes disagree, a real query's row holds NaN, has negative entries,
+            looks ahead or does not sum to 1.
+
+    Example:
+        >>> tokens = [0, 11, 12, 13, 14, 15, 16, 17, 18, 19]
+        >>> previous = torch.eye(10).roll(-1, 1)
+        >>> previous[0] = torch.eye(10)[0]
+        >>> classify_heads(previous[None], tokens)[0].label
+        'previous token'
+    """
+    if tokens is None:
+        tokens = getattr(patterns, "tokens", None)
+        if tokens is None:
+            raise InputError("tokens must be given: these patterns do not carry their token ids")
+    ids = _as_tokens(tokens)
+    stack = _as_layers(patterns)
+    if layers is None:
+        layers = getattr(patterns, "layers", None) or range(len(stack))
+    if len(layers) != len(stack):
+        raise InputError(f"layers must name all {len(stack)} layers, got {len(layers)} numbers")
+    windows = [None] * len(stack) if windows is None else windows
+    if len(windows) != len(stack):
+        raise InputError(
+            f"windows must have one entry for each of {len(stack)} layers, got {len(windows)}"
+        )
+    thresholds = thresholds or Thresholds()
+
+    labels = []
+    for layer, pattern, window in zip(layers, stack, windows, strict=True):
+        pattern = pattern.detach().to(ids.device, torch.float32)
+        check_pattern(pattern, ids, where=f"layer {layer}")
+        scores = score_layer(pattern, ids, special=special, window=window, thresholds=thresholds)
+        missing = why_not_measured(ids, scores, special=special, window=window)
+        forced = window is not None and window < ids.shape[1]
+        labels += label_heads(
+            layer, scores, thresholds, window=window, window_forced=forced, not_measured=missing
+        )
+    return labels
+
+
+def score_layer(
+    pattern: Float[Tensor, "batch head query=pos key=pos"],
+    tokens: Int[Tensor, "batch pos"],
+    *,
+    counted: Bool[Tensor, "batch pos"] | None = None,
+    special: Collection[int] = (),
+    window: int | None = None,
+    thresholds: Thresholds,
+) -> LayerScores:
+    """Tally every kind of attention in one layer.
+
+    Args:
+        pattern: float32; rows of padding may hold anything.
+        tokens: -1 is padding.
+        counted: Which queries to look at; all if left out. Queries that the targets rule
+            out (padding, first and special tokens) never count.
+        special: Ids of special tokens.
+        window: How far back the layer may look, the query included.
+        thresholds: For the window's width, the sink columns and the least number of queries.
+    """
+    real = rearrange(tokens != NONE, "b q -> b 1 q 1")
+    pattern = torch.where(real, pattern, 0)
+    fit = ordinary(tokens, special)
+    if counted is not None:
+        fit = fit & counted
+    seen = visible_keys(tokens, window)
+
+    tallies = {}
+    for kind, targets in TARGETS.items():
+        width = {"width": thresholds.window_width} if kind == "local_window" else {}
+        keys = _in_sight(targets(tokens, special, **width), tokens, window)
+        asked = (keys != NONE).any(-1) & fit
+        if kind == "sink":
+            value, uniform = _sink_mass(pattern, keys, fit, seen, thresholds)
+        else:
+            value = attention_mass(pattern, keys)
+            uniform = _per_head((keys != NONE).sum(-1) / seen, pattern)
+        if asked.sum() >= thresholds.min_queries:
+            tallies[kind] = Tally.of(value, uniform, asked)
+
+    if fit.sum() >= thresholds.min_queries:
+        entropy = torch.special.entr(pattern).sum(-1)
+        tallies["entropy"] = Tally.of(entropy, _per_head(seen.log(), pattern), fit)
+        places = positions(tokens).float()
+        distance = places[:, None] - torch.einsum("bhqk,bk->bhq", pattern, places)
+        tallies["mean_distance"] = Tally.of(distance, _per_head((seen - 1) / 2, pattern), fit)
+    return LayerScores(tallies, _strongest_column(pattern, tokens, fit))
+
+
+def label_heads(
+    layer: int,
+    scores: LayerScores,
+    thresholds: Thresholds,
+    *,
+    window: int | None = None,
+    window_forced: bool = False,
+    not_measured: Mapping[str, str] | None = None,
+) -> list[HeadLabel]:
+    """Turn one layer's scores into verdicts: a label for each kind whose excess is enough.
+
+    Args:
+        layer: The layer's own number.
+        scores: As measured.
+        thresholds: What decides.
+        window: The layer's window, for the record.
+        window_forced: Whether the prompt was longer than the window, so that every head of
+            this layer is local whether it would be or not.
+        not_measured: Why kinds are absent from `scores`.
+    """
+    kinds = [kind for kind in TARGETS if kind in scores.tallies]
+    means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
+    chances = {kind: scores.tallies[kind].uniform_mean.tolist() for kind in kinds}
+
+    verdicts = []
+    for head in range(scores.sink_position.shape[1]):
+        labels = []
+        for kind in kinds:
+            score, chance = means[kind][head], chances[kind][head]
+            if excess(score, chance) >= getattr(thresholds, kind):
+                labels.append(LABELS[kind])
+        if window_forced:
+            after = sum(label in labels for label in LABELS.values() if label != LABELS["sink"])
+            labels.insert(after, FORCED_WINDOW)
+        rests = LABELS["sink"] in labels
+        verdicts.append(
+            HeadLabel(
+                head=Head(layer, head),
+                label=labels[0] if labels else MIXED if kinds else NOT_ENOUGH,
+                labels=tuple(labels) if labels else (MIXED if kinds else NOT_ENOUGH,),
+                scores={kind: means[kind][head] for kind in kinds},
+                chance={kind: chances[kind][head] for kind in kinds},
+                not_measured=dict(not_measured or {}),
+                entropy=means["entropy"][head] if "entropy" in means else None,
+                mean_distance=means["mean_distance"][head] if "mean_distance" in means else None,
+                sink_position=int(scores.sink_position[:, head].mode().values) if rests else None,
+                window=window,
+            )
+        )
+    return verdicts
+
+
+def excess(score: float, chance: float) -> float:
+    """`(score - chance) / (1 - chance)`: 0 for even attention, 1 when all is on target.
+
+    0 where chance is 1, since then every key in sight is a target and nothing is shown.
+
+    Example:
+        >>> excess(0.7, 0.4)
+        0.5
+    """
+    return (score - chance) / (1 - chance) if chance < 1 - 1e-6 else 0.0
+
+
+def why_not_measured(
+    tokens: Int[Tensor, "batch pos"],
+    scores: LayerScores,
+    *,
+    special: Collection[int] = (),
+    window: int | None = None,
+) -> dict[str, str]:
+    """For each kind absent from `scores`, the reason in words."""
+    reasons = {}
+    for kind in TARGETS:
+        if kind in scores.tallies:
+            continue
+        repeats = kind in ("induction", "duplicate_token")
+        reached = repeats and window is not None and window < tokens.shape[1]
+        if repeats and not (earlier_copies(tokens) != NONE).any():
+            reasons[kind] = "no token is repeated"
+        elif reached:
+            reasons[kind] = f"the repeats lie beyond the layer's window of {window} tokens"
+        else:
+            reasons[kind] = NOT_ENOUGH
+    return reasons
+
+
+def check_pattern(
+    pattern: Float[Tensor, "batch head query key"],
+    tokens: Int[Tensor, "batch pos"],
+    *,
+    where: str,
+) -> None:
+    """Refuse what cannot be causal attention over `tokens`.
+
+    Raises:
+        InputError: If shapes disagree, or a real query's row holds NaN or negative entries,
+            looks ahead or at padding, or does not sum to 1 within 1 %.
+    """
+    batch, _, query, key = pattern.shape
+    if query != key:
+        raise InputError(f"patterns must be square, got {query} queries and {key} keys in {where}")
+    if tokens.shape != (batch, key):
+        raise InputError(
+            f"tokens must match the patterns, got {len(tokens)} rows of {tokens.shape[1]} tokens"
+            f" for {batch} patterns over {key} positions"
+        )
+    real = tokens != NONE
+    rows = torch.where(rearrange(real, "b q -> b 1 q 1"), pattern, 0)
+    if not rows.isfinite().all():
+        _, head, at, _ = (~rows.isfinite()).nonzero()[0].tolist()
+        raise InputError(
+            f"patterns must be finite, got NaN or infinity in {where}, head {head}, query {at}"
+        )
+    if (rows < 0).any():
+        raise InputError(
+            f"patterns must be attention after the softmax, got {rows.min().item():.3g} in {where}"
+        )
+    allowed = (
+        torch.ones(query, key, dtype=torch.bool, device=pattern.device).tril() & real[:, None, None]
+    )
+    if (astray := (rows * ~allowed).sum(-1)).max() > 1e-3:
+        raise InputError(
+            "patterns must be causal and leave padding alone: a query in"
+            f" {where} puts {astray.max().item():.3g} of its attention on later tokens or padding"
+        )
+    off = torch.where(real[:, None], (rows.sum(-1) - 1).abs(), 0)
+    if off.max() > 0.01:
+        row, head, at = (off == off.max()).nonzero()[0].tolist()
+        total = rows[row, head, at].sum().item()
+        raise InputError(
+            f"pattern rows must sum to 1, got {total:.3g} in {where}, head {head}, query {at}"
+        )
+
+
+def _in_sight(
+    keys: Int[Tensor, "batch query m"], tokens: Int[Tensor, "batch query"], window: int | None
+) -> Int[Tensor, "batch query m"]:
+    if window is None:
+        return keys
+    return torch.where(positions(tokens)[..., None] - keys < window, keys, NONE)
+
+
+def _sink_mass(
+    pattern: Float[Tensor, "batch head query key"],
+    first: Int[Tensor, "batch query 1"],
+    fit: Bool[Tensor, "batch query"],
+    seen: Int[Tensor, "batch query"],
+    thresholds: Thresholds,
+) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
+    """Attention on the first token and on the head's other sink columns, and its chance level."""
+    columns = sink_columns(
+        pattern, fit, share=thresholds.sink_column, least=thresholds.sink_queries
+    )
+    here = torch.arange(pattern.shape[-1], device=pattern.device)
+    before = here[:, None] > here  # A query's attention to itself is not rest.
+    is_first = (here == first.amax(1)).float()[:, None]
+    columns = torch.maximum(columns.float(), is_first)
+    value = torch.einsum("bhqk,bhk->bhq", pattern * before, columns)
+    number = torch.einsum("qk,bhk->bhq", before.float(), columns)
+    return value, number / seen[:, None]
+
+
+def _strongest_column(
+    pattern: Float[Tensor, "batch head query key"],
+    tokens: Int[Tensor, "batch pos"],
+    fit: Bool[Tensor, "batch query"],
+) -> Int[Tensor, "batch head"]:
+    """The column that the counted queries after it attend to most, from the first token on."""
+    weights = (pattern * fit[:, None, :, None]).tril(-1)
+    return weights.sum(-2).argmax(-1) - first_token(tokens)[:, None]
+
+
+def _per_head(
+    value: Float[Tensor, "batch query"], pattern: Float[Tensor, "batch head query key"]
+) -> Float[Tensor, "batch head query"]:
+    return repeat(value, "b q -> b h q", h=pattern.shape[1])
+
+
+def _as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
+    try:
+        ids = torch.as_tensor(tokens)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"tokens must be [pos] or [batch, pos] token ids: {error}") from None
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InputError(f"tokens must be whole numbers, got {ids.dtype}")
+    if ids.ndim not in (1, 2) or ids.numel() == 0:
+        raise InputError(
+            "tokens must be [pos] or [batch, pos] with at least one token,"
+            f" got shape {tuple(ids.shape)}"
+        )
+    if ids.min() < NONE:
+        raise InputError(f"tokens must be ids, or -1 for padding, got {ids.min().item()}")
+    return ids.long().reshape(-1, ids.shape[-1])
+
+
+def _as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
+    """One `[batch, head, query, key]` per layer, still in the caller's dtype."""
+    if isinstance(patterns, list | tuple):
+        if not patterns or any(layer is None for layer in patterns):
+            raise InputError(
+                "patterns must hold attention, got none: a fused attention kernel returns no"
+                ' weights; load the model with attn_implementation="eager"'
+            )
+        if all(getattr(layer, "ndim", 0) == 4 for layer in patterns):
+            return [_as_floats(layer) for layer in patterns]
+    stack = _as_floats(patterns)
+    if stack.ndim not in (3, 4, 5) or stack.numel() == 0:
+        raise InputError(
+            "patterns must be [head, query, key], [batch, head, query, key] or"
+            f" [layer, batch, head, query, key], got shape {tuple(stack.shape)}"
+        )
+    return stack[(None,) * (5 - stack.ndim)].unbind(0)
+
+
+def _as_floats(patterns: Any) -> Float[Tensor, "..."]:
+    try:
+        stack = torch.as_tensor(patterns)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"patterns must be an array of numbers: {error}") from None
+    return stack if stack.is_floating_point() else stack.float()

@@ -1,0 +1,435 @@
+"""The one door to transformers and TransformerLens: from a name to a `Model`.
+
+`load_model` takes a name, a folder, a file or a loaded model. What is then done with the
+hooks is in `interp.hooks`.
+"""
+
+import contextlib
+import copy
+import io
+import itertools
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+from interp import fetch
+from interp.errors import InputError
+from interp.files import staged
+from interp.targets import NONE
+
+DEFAULT = "SmolLM2-135M"
+"""Name of the model that needs no hub: see `interp.fetch`."""
+
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A language model ready to be looked into.
+
+    Attributes:
+        bridge: TransformerLens' view of it, with its hooks.
+        tokenizer: As it came with the model; None if there is none, and then only token ids
+            can be run.
+        name: As asked for.
+        revision: The hub's commit, or the file's SHA-256, where there is one.
+        windows: For each layer how far back it may look, the query included; None: no limit.
+    """
+
+    bridge: TransformerBridge
+    tokenizer: Any
+    name: str
+    revision: str | None
+    windows: tuple[int | None, ...]
+
+    def __repr__(self) -> str:
+        size = f"{self.n_layers} layers of {self.n_heads} heads"
+        return f"Model({self.name}: {size}, {self.dtype_name}, {self.device})"
+
+    @property
+    def n_layers(self) -> int:
+        """Layers, with or without attention."""
+        return len(self.windows)
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads in a layer."""
+        return int(self.bridge.cfg.n_heads)
+
+    @property
+    def n_ctx(self) -> int:
+        """The longest prompt, in tokens, that the model takes."""
+        return int(self.bridge.cfg.n_ctx)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.bridge.parameters()).device
+
+    @property
+    def dtype_name(self) -> str:
+        """Of the weights, such as `float32`."""
+        return str(next(self.bridge.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def bos(self) -> int | None:
+        """Id of the token that opens a text, or None if the model has none."""
+        return (self.tokenizer or self._config).bos_token_id
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """Ids that stand for no text: BOS, EOS, padding, chat markers and the like."""
+        if self.tokenizer is not None:
+            listed = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
+            return frozenset(listed)
+        ends = [getattr(self._config, f"{end}_token_id", None) for end in ("bos", "eos", "pad")]
+        return frozenset(
+            i for end in ends for i in (end if isinstance(end, list) else [end]) if i is not None
+        )
+
+    @cached_property
+    def vocabulary(self) -> Int[Tensor, " id"]:
+        """Ids of ordinary tokens: known to the model and to the tokenizer, and not special."""
+        ids = torch.arange(self._n_embeddings)
+        if self.tokenizer is not None:
+            ids = ids[: len(self.tokenizer)]
+        return ids[~torch.isin(ids, torch.tensor(sorted(self.special), dtype=torch.long))]
+
+    def to_tokens(
+        self, inputs: str | Sequence[str] | Any, *, bos: bool = True
+    ) -> Int[Tensor, "batch pos"]:
+        """The ids that are run for `inputs`; shorter rows are filled up with -1 on the right.
+
+        Args:
+            inputs: A text, several texts, or token ids (`[pos]`, `[batch, pos]` or a list of
+                rows). Ids are run as they are.
+            bos: Whether a text is to open with BOS. It does so once, also where the text
+                spells BOS out; a model without BOS opens with the text.
+
+        Raises:
+            InputError: If there is nothing to run, an id is not the model's, or a row is longer
+                than the model's context.
+        """
+        texts = [inputs] if isinstance(inputs, str) else inputs
+        if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
+            rows = [self._encode(text, bos) for text in texts]
+        else:
+            rows = _rows_of_ids(inputs)
+        for index, row in enumerate(rows):
+            if not row:
+                raise InputError(f"prompt must have at least one token, got none in row {index}")
+            if len(row) > self.n_ctx:
+                raise InputError(
+                    f"prompt must fit the model's context of {self.n_ctx} tokens,"
+                    f" got {len(row)} in row {index}"
+                )
+            if (worst := max(row, key=abs)) >= self._n_embeddings or min(row) < NONE:
+                raise InputError(
+                    f"token ids must be from 0 to {self._n_embeddings - 1},"
+                    f" got {worst} in row {index}"
+                )
+            if NONE in row and NONE in row[: len(row) - row.count(NONE)]:
+                raise InputError(
+                    f"padding (-1) must be on the right, got it elsewhere in row {index}"
+                )
+            if self.bos is not None and row[:2] == [self.bos, self.bos]:
+                warnings.warn(f"row {index} opens with BOS twice", stacklevel=2)
+        length = max(map(len, rows))
+        return torch.tensor([row + [NONE] * (length - len(row)) for row in rows])
+
+    def texts_of(self, tokens: Int[Tensor, " pos"]) -> list[str]:
+        """The text of each token by itself; `<id>` where the tokenizer does not know it."""
+        known = 0 if self.tokenizer is None else len(self.tokenizer)
+        return [self.tokenizer.decode([i]) if i < known else f"<{i}>" for i in tokens.tolist()]
+
+    def _encode(self, text: str, bos: bool) -> list[int]:
+        if self.tokenizer is None:
+            raise InputError(f"{self.name} has no tokenizer: give token ids, not text")
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if not ids:
+            raise InputError("prompt must have at least one token, got an empty text")
+        opens = bos and self.bos is not None and ids[0] != self.bos
+        return [self.bos, *ids] if opens else ids
+
+    @property
+    def _config(self) -> Any:
+        return self.bridge.original_model.config
+
+    @property
+    def _n_embeddings(self) -> int:
+        return int(self.bridge.cfg.d_vocab)
+
+
+def load_model(
+    model: Any = DEFAULT,
+    tokenizer: Any = None,
+    *,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "auto",
+    revision: str | None = None,
+) -> Model:
+    """Load a language model and open it to hooks.
+
+    Args:
+        model: The default model's name (from the package index, no hub needed), a hub id
+            such as `gpt2`, a Hugging Face folder, a `.gguf` file, a loaded Hugging Face
+            model, or a `TransformerBridge`. A loaded model is not changed: its weights are
+            shared, its settings are not.
+        tokenizer: For a loaded model; without one it takes token ids only.
+        dtype: Of weights and arithmetic, for a model loaded here.
+        device: `auto` is the CUDA device if there is one, else the CPU.
+        revision: Of a hub id.
+
+    Raises:
+        InputError: If the model cannot be had; the message says what to do. Weights are
+            read from safetensors or GGUF only, never unpickled, and no code that comes
+            with a model is run.
+    """
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, TransformerBridge):
+        name = str(getattr(model.cfg, "model_name", None) or "bridge")
+        return _opened(model, model.tokenizer if tokenizer is None else tokenizer, name, None)
+    if isinstance(model, transformers.PreTrainedModel):
+        return _bridged(_twin(model), tokenizer, model.name_or_path or type(model).__name__, None)
+    if not isinstance(model, str | os.PathLike):
+        raise InputError(
+            f"model must be a name, a path or a loaded model, got {type(model).__name__}"
+        )
+
+    options = {"dtype": _as_dtype(dtype), "device": _as_device(device)}
+    name = os.fspath(model)
+    path = Path(name).expanduser()
+    if name == DEFAULT:
+        loaded, tokenizer = _load(_default_folder(), local=True, **options)
+        return _bridged(loaded, tokenizer, name, f"sha256:{fetch.SHA256}")
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise InputError(f"model file must be a .gguf file, got {name}")
+        loaded, tokenizer = _load(path.parent, local=True, gguf_file=path.name, **options)
+        return _bridged(loaded, tokenizer, name, f"sha256:{fetch.sha256(path)}")
+    if path.is_dir():
+        loaded, tokenizer = _load(path, local=True, **options)
+        return _bridged(loaded, tokenizer, name, None)
+    if (
+        not name
+        or path.is_absolute()
+        or name[0] in "~."
+        or name.count("/") > 1
+        or path.suffix == ".gguf"
+    ):
+        raise InputError(
+            "model must be a hub id, a folder or a .gguf file,"
+            f" got {name!r}: no such file or folder"
+        )
+    loaded, tokenizer = _load(name, local=False, revision=revision, **options)
+    return _bridged(loaded, tokenizer, name, getattr(loaded.config, "_commit_hash", None))
+
+
+def _default_folder() -> Path:
+    """The default model as safetensors, converted from its GGUF file the first time."""
+    folder = fetch.cache_folder() / f"{DEFAULT}-{fetch.SHA256[:12]}"
+    if folder.exists():
+        return folder
+    gguf = fetch.default_gguf()
+    fetch.check_sha256(gguf)
+    model, tokenizer = _load(
+        gguf.parent,
+        local=True,
+        gguf_file=gguf.name,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    # The weights are plain float32 by now, but transformers refuses to save what it still
+    # takes for quantised.
+    del model.hf_quantizer, model.config.quantization_config
+    model.is_quantized = False
+    with staged(folder.parent) as scratch, _quiet():
+        model.save_pretrained(scratch / folder.name)
+        tokenizer.save_pretrained(scratch / folder.name)
+    return folder
+
+
+def _load(
+    source: str | Path,
+    *,
+    local: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+    gguf_file: str | None = None,
+    revision: str | None = None,
+) -> tuple[transformers.PreTrainedModel, Any]:
+    """Model and tokenizer as transformers loads them, or one line that says why not."""
+    where = {"local_files_only": local, "trust_remote_code": False}
+    where |= {"gguf_file": gguf_file} if gguf_file else {}
+    where |= {"revision": revision} if revision else {}
+    shown = Path(source) / gguf_file if gguf_file else source
+    try:
+        if local and not gguf_file:
+            fetch.check_safetensors(Path(source))
+        with _quiet():
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=dtype,
+                attn_implementation="eager",
+                use_safetensors=True,
+                output_loading_info=True,
+                **where,
+            )
+            tokenizer = _load_tokenizer(source, where)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"model {str(shown)!r} could not be loaded: {_reason(error)}") from error
+    if missing := sorted(info["missing_keys"]):
+        raise InputError(
+            f"model {str(shown)!r} lacks {len(missing)} weights, {missing[0]} among them:"
+            " it is incomplete"
+        )
+    return model.to(device).eval(), tokenizer
+
+
+def _load_tokenizer(source: str | Path, where: dict[str, Any]) -> Any:
+    if Path(source).is_dir() and "gguf_file" not in where:
+        names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+        if not any((Path(source) / name).exists() for name in names):
+            return None
+    return transformers.AutoTokenizer.from_pretrained(source, **where)
+
+
+def _reason(error: Exception) -> str:
+    """The first telling line of what transformers raised, and what to do about it."""
+    text = str(error)
+    if "couldn't connect" in text or "offline mode" in text or "LocalEntryNotFound" in text:
+        return (
+            "it is not on this machine and the hub cannot be reached;"
+            " check the network, or name a local folder"
+        )
+    if "not a valid model identifier" in text or "404" in text:
+        return "there is no such model on the hub, or it needs a login"
+    if "no file named model.safetensors" in text or "does not appear to have a file named" in text:
+        return (
+            "it has no safetensors weights; pickled weights are never loaded,"
+            " convert them to safetensors first"
+        )
+    told = f"{type(error).__name__}: {' '.join(text.split())[:200]}"
+    if isinstance(error, OSError | ValueError | KeyError | NotImplementedError | ImportError):
+        return told.removeprefix("OSError: ").removeprefix("ValueError: ")
+    return f"the file is damaged or of an unknown kind ({told})"
+
+
+def _twin(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
+    """A second model over the same weights, since a bridge rebuilds the modules it wraps."""
+    shared = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def _bridged(
+    model: transformers.PreTrainedModel, tokenizer: Any, name: str, revision: str | None
+) -> Model:
+    architecture = type(model).__name__
+    model.eval()
+    model.set_attn_implementation("eager")
+    model.config.architectures = [architecture]
+    try:
+        with _quiet():
+            # The bridge adjusts the tokenizer it is given; ours stays as it came.
+            bridge = build_bridge_from_module(
+                model,
+                architecture,
+                hf_config=model.config,
+                tokenizer=copy.deepcopy(tokenizer),
+                model_name=name,
+            )
+    except Exception as error:
+        raise InputError(
+            f"TransformerLens cannot open a {architecture}: {_reason(error)}"
+        ) from error
+    return _opened(bridge, tokenizer, name, revision)
+
+
+def _opened(bridge: TransformerBridge, tokenizer: Any, name: str, revision: str | None) -> Model:
+    windows = _windows(bridge.original_model.config, int(bridge.cfg.n_layers))
+    return Model(bridge, tokenizer, name, revision, windows)
+
+
+def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
+    """How far back each layer may look, from the model's own list of layer kinds."""
+    width = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    if not width or getattr(config, "use_sliding_window", True) is False:
+        return (None,) * n_layers
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    if kinds is None:
+        return (width,) * n_layers
+    return tuple(width if kind in ("sliding_attention", "local") else None for kind in kinds)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars or advice from the libraries; their settings back afterwards."""
+    names = ("transformers", "transformer_lens", "huggingface_hub")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    bars = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        # The GGUF reader shows a bar of its own, whatever transformers' switch says.
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            transformers.utils.logging.enable_progress_bar()
+
+
+def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    if isinstance(dtype, torch.dtype) and dtype in _DTYPES.values():
+        return dtype
+    if dtype not in _DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
+    return _DTYPES[str(dtype)]
+
+
+def _as_device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+        return torch.device(device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"device must be one that is here, got {device}: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def _rows_of_ids(inputs: Any) -> list[list[int]]:
+    rows = inputs.tolist() if hasattr(inputs, "tolist") else inputs
+    if not isinstance(rows, list | tuple):
+        raise InputError(f"inputs must be text or token ids, got {type(inputs).__name__}")
+    if not rows:
+        raise InputError("prompt must have at least one token, got none")
+    rows = [list(row) for row in rows] if isinstance(rows[0], list | tuple) else [list(rows)]
+    if not all(isinstance(i, int) and not isinstance(i, bool) for row in rows for i in row):
+        raise InputError("inputs must be text or whole token ids, got something else among them")
+    return rows

@@ -1,0 +1,423 @@
+"""One model's table of heads: measured by `scan_heads`, kept in a `HeadScan`."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+
+from interp import tokens as probes
+from interp.errors import InputError
+from interp.files import staged
+from interp.heads import Head
+from interp.labels import (
+    LABELS,
+    STATISTICS,
+    HeadLabel,
+    LayerScores,
+    Thresholds,
+    label_heads,
+    score_layer,
+    why_not_measured,
+)
+from interp.targets import TARGETS
+
+if TYPE_CHECKING:
+    from interp.models import Model
+
+SCHEMA_VERSION = 1
+LENGTH = 129
+"""Tokens in a probe's row, if the model's context allows: BOS and 128 more."""
+
+_SIZE = 1 << 26
+"""Bytes that one layer's patterns may take in one batch of rows."""
+
+
+def scan_heads(
+    model: Any,
+    *,
+    rows: int = 16,
+    seed: int = 0,
+    thresholds: Thresholds | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> "HeadScan":
+    """Find out what every head of `model` does.
+
+    Two probes are run (see `interp.tokens`): random tokens that repeat, and natural text.
+    Labels come from the first. Its repeats show induction and duplicate-token heads, and the
+    positional kinds beside them; the sink, which is what a head does when it has nothing to
+    do, is scored before the first repeat, where that is so. The scores on text, where a head
+    mixes its jobs, stand beside those as `text_...`. A model without a tokenizer gets the
+    first probe only.
+
+    Args:
+        model: A `Model`, or anything that `interp.load_model` takes.
+        rows: Rows of random tokens; of text, which only informs, there are half as many.
+        seed: Of the random tokens. The same seed gives the same numbers.
+        thresholds: What decides; `Thresholds()` if left out.
+        progress: Called with (layers done, layers in all).
+
+    Raises:
+        InputError: If the model cannot be loaded, or its context or vocabulary is too small.
+    """
+    from interp.models import load_model
+
+    model = load_model(model)
+    thresholds = thresholds or Thresholds()
+    made = _probes(model, rows, seed)
+    scores = _measure(model, made, thresholds, progress)
+    parts = list(scores)
+    source = {kind: "repeated" for kind in TARGETS}
+    source |= {"sink": "random"} | {name: parts[-1] for name in STATISTICS}
+
+    verdicts, others = [], []
+    for layer in sorted(scores["repeated"]):
+        by_part = {part: LayerScores.join(scores[part][layer]) for part in parts}
+        judged = LayerScores(
+            {
+                name: by_part[part].tallies[name]
+                for name, part in source.items()
+                if name in by_part[part].tallies
+            },
+            by_part["random"].sink_position,
+        )
+        window = model.windows[layer]
+        tokens = made[0].tokens
+        verdicts += label_heads(
+            layer,
+            judged,
+            thresholds,
+            window=window,
+            window_forced=window is not None and window < tokens.shape[1],
+            not_measured=why_not_measured(tokens, judged, special=model.special, window=window),
+        )
+        if "text" in parts:
+            others += _on_text(by_part["text"])
+    return HeadScan.of(verdicts, others, _made_by(model, made, seed, thresholds, source))
+
+
+@dataclass(frozen=True, eq=False)
+class HeadScan:
+    """What was found: a table with one row per head, and how it was made.
+
+    Attributes:
+        frame: One row per head. `label` is the most specific of `labels`. Scores are mean
+            attention mass in [0, 1], each with its `_chance`, the score of even attention;
+            `text_...` are the same scores on natural text. `entropy` is in nats,
+            `mean_distance` in tokens, `window` what the architecture lets the layer see, and
+            `sink_position` is counted from the first token. What could not be measured is
+            missing, and `not_measured` says why.
+        made_by: Model, probes, seed, thresholds and versions.
+    """
+
+    frame: pd.DataFrame
+    made_by: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        verdicts: Sequence[HeadLabel],
+        others: Sequence[dict[str, float]] | None = None,
+        made_by: dict[str, Any] | None = None,
+    ) -> "HeadScan":
+        """A table of `verdicts`, such as `classify_heads` gives."""
+        records = [_record(verdict) for verdict in verdicts]
+        for record, other in zip(records, others or [], strict=False):
+            record.update(other)
+        return cls(_typed(pd.DataFrame.from_records(records)), made_by or {})
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{number} {label}" for label, number in self.summary().items())
+        return (
+            f"HeadScan({self.made_by.get('model', 'patterns')}: {len(self.frame)} heads: {counts})"
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A copy of the table: one row per head."""
+        return self.frame.copy()
+
+    def to_long(self) -> pd.DataFrame:
+        """One row per (model, prompt, layer, head, score), with its value."""
+        pieces = []
+        for column in self.frame.columns:
+            kind = column.removeprefix("text_")
+            if kind not in (*TARGETS, *STATISTICS):
+                continue
+            own = self.made_by.get("scored_on", {}).get(kind, "patterns")
+            prompt = own if kind == column else "text"
+            piece = self.frame[["layer", "head"]].assign(
+                model=self.made_by.get("model", ""),
+                prompt=prompt,
+                score=kind,
+                value=self.frame[column],
+            )
+            pieces.append(piece)
+        long = pd.concat(pieces, ignore_index=True)
+        return long[["model", "prompt", "layer", "head", "score", "value"]].dropna(
+            ignore_index=True
+        )
+
+    def heads(self, label: str) -> list[Head]:
+        """The heads that have `label`, alone or among others, the strongest first.
+
+        Raises:
+            InputError: If there is no such label.
+        """
+        rows = self.having(label)
+        return [
+            Head(int(layer), int(head))
+            for layer, head in zip(rows["layer"], rows["head"], strict=True)
+        ]
+
+    def having(self, label: str) -> pd.DataFrame:
+        """The rows of the heads that have `label`, the strongest first.
+
+        Raises:
+            InputError: If there is no such label.
+        """
+        known = {label for labels in self.frame["labels"] for label in labels}
+        if label not in known | set(LABELS.values()):
+            raise InputError(f"label must be one of {', '.join(LABELS.values())}, got {label!r}")
+        rows = self.frame[[label in labels for labels in self.frame["labels"]]]
+        score = label.replace(" ", "_")
+        if score in rows:
+            rows = rows.sort_values([score, "layer", "head"], ascending=[False, True, True])
+        return rows
+
+    def summary(self) -> dict[str, int]:
+        """How many heads have each primary label, the most specific label first."""
+        counts = self.frame["label"].value_counts()
+        order = [label for label in LABELS.values() if label in counts]
+        return {
+            label: int(counts[label]) for label in [*order, *sorted(set(counts.index) - set(order))]
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table to a `.csv`, `.parquet` or `.json` file, whole or not at all.
+
+        Parquet and JSON carry `made_by` too.
+
+        Raises:
+            InputError: If the ending is none of these, or the folder cannot be written to.
+        """
+        path = Path(path)
+        write = _FORMATS.get(path.suffix, (None, None))[0]
+        if write is None:
+            raise InputError(f"path must end in {', '.join(_FORMATS)}, got {path.name}")
+        with staged(path.parent) as scratch:
+            write(self, scratch / path.name)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "HeadScan":
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: If there is no such file, or it is not a table of heads.
+        """
+        path = Path(path)
+        read = _FORMATS.get(path.suffix, (None, None))[1]
+        if read is None:
+            raise InputError(f"path must end in {', '.join(_FORMATS)}, got {path.name}")
+        try:
+            frame, made_by = read(path)
+            return cls(_typed(frame), made_by)
+        except FileNotFoundError:
+            raise InputError(f"path must be a file that is there, got {path}") from None
+        except Exception as error:
+            raise InputError(
+                f"{path} must be a table of heads, got: {str(error).splitlines()[0]}"
+            ) from error
+
+
+def _probes(model: "Model", rows: int, seed: int) -> list[probes.Probe]:
+    length = min(LENGTH, model.n_ctx)
+    made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)]
+    if model.tokenizer is not None:
+        texts = probes.passages().values()
+        encoded = [
+            torch.tensor(model.tokenizer(t, add_special_tokens=False)["input_ids"]) for t in texts
+        ]
+        natural = probes.text(encoded, rows=max(1, rows // 2), length=length, bos=model.bos)
+        made += [natural] if natural is not None else []
+    return made
+
+
+def _measure(
+    model: "Model",
+    made: list[probes.Probe],
+    thresholds: Thresholds,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, dict[int, list[LayerScores]]]:
+    """Run the probes and score each layer as its pattern is made: `[part][layer]`, by batch."""
+    from interp.hooks import run
+
+    length = made[0].tokens.shape[1]
+    batches = [b for p in made for b in p.split(max(1, _SIZE // (4 * model.n_heads * length**2)))]
+    scores: dict[str, dict[int, list[LayerScores]]] = {}
+    done = 0
+    for batch in batches:
+        tokens = batch.tokens.to(model.device)
+
+        def score(
+            layer: int,
+            pattern: torch.Tensor,
+            parts: dict[str, torch.Tensor] = batch.parts,
+            tokens: torch.Tensor = tokens,
+        ) -> None:
+            nonlocal done
+            for part, queries in parts.items():
+                measured = score_layer(
+                    pattern,
+                    tokens,
+                    counted=queries.to(tokens.device),
+                    special=model.special,
+                    window=model.windows[layer],
+                    thresholds=thresholds,
+                )
+                scores.setdefault(part, {}).setdefault(layer, []).append(measured)
+            done += 1
+            if progress is not None:
+                progress(done, len(batches) * model.n_layers)
+
+        run(model, batch.tokens, score)
+    return scores
+
+
+def _on_text(scores: LayerScores) -> list[dict[str, float]]:
+    """For each head its scores on natural text."""
+    columns = {f"text_{k}": scores.tallies[k].mean.tolist() for k in TARGETS if k in scores.tallies}
+    return [dict(zip(columns, values)) for values in zip(*columns.values())]
+
+
+def _made_by(
+    model: "Model",
+    made: list[probes.Probe],
+    seed: int,
+    thresholds: Thresholds,
+    source: dict[str, str],
+) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "revision": model.revision,
+        "n_layers": model.n_layers,
+        "n_heads": model.n_heads,
+        "dtype": model.dtype_name,
+        "device": model.device.type,
+        "bos": model.bos,
+        "seed": seed,
+        "method": "hooks",
+        "probes": [
+            {
+                "parts": list(probe.parts),
+                "rows": len(probe.tokens),
+                "length": probe.tokens.shape[1],
+                "periods": list(probe.periods),
+            }
+            for probe in made
+        ],
+        "scored_on": source,
+        "thresholds": asdict(thresholds),
+        "versions": {
+            name: version(name) for name in ("interp", "torch", "transformers", "transformer-lens")
+        },
+    }
+
+
+def _record(verdict: HeadLabel) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "layer": verdict.head.layer,
+        "head": verdict.head.head,
+        "name": str(verdict.head),
+        "label": verdict.label,
+        "labels": list(verdict.labels),
+    }
+    record |= {kind: verdict.scores.get(kind) for kind in sorted(TARGETS, key=_COLUMNS.index)}
+    record |= {
+        f"{kind}_chance": verdict.chance.get(kind) for kind in sorted(TARGETS, key=_COLUMNS.index)
+    }
+    record |= {name: getattr(verdict, name) for name in STATISTICS}
+    record |= {"sink_position": verdict.sink_position, "window": verdict.window}
+    record["not_measured"] = "; ".join(
+        f"{kind}: {why}" for kind, why in verdict.not_measured.items()
+    )
+    return record
+
+
+_COLUMNS = [
+    "sink",
+    "previous_token",
+    "induction",
+    "local_window",
+    "duplicate_token",
+    "current_token",
+]
+_TEXT = ("name", "label", "not_measured")
+_WHOLE = ("layer", "head", "sink_position", "window")
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with one type per column; missing is missing, never NaN."""
+    if absent := [
+        c for c in ("layer", "head", "name", "label", "labels", *_COLUMNS) if c not in frame
+    ]:
+        raise InputError(f"table must have the columns {', '.join(absent)}")
+    frame = frame.copy()
+    for column in frame.columns:
+        if column == "labels":
+            split = [x.split(";") if isinstance(x, str) else list(x) for x in frame[column]]
+            frame[column] = pd.Series(split, index=frame.index, dtype=object)
+        elif column in _TEXT:
+            frame[column] = frame[column].fillna("").astype("string")
+        else:
+            kind = "Int64" if column in _WHOLE else "Float64"
+            frame[column] = pd.to_numeric(frame[column]).astype(kind)
+    return frame
+
+
+def _write_csv(scan: HeadScan, path: Path) -> None:
+    frame = scan.frame.assign(labels=[";".join(labels) for labels in scan.frame["labels"]])
+    frame.to_csv(path, index=False, float_format="%.6f", encoding="utf-8", lineterminator="\n")
+
+
+def _read_csv(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    return pd.read_csv(path, encoding="utf-8"), {}
+
+
+def _write_parquet(scan: HeadScan, path: Path) -> None:
+    frame = scan.frame.copy()
+    frame.attrs = {"schema_version": SCHEMA_VERSION, "made_by": scan.made_by}
+    frame.to_parquet(path, index=False)
+
+
+def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    frame = pd.read_parquet(path)
+    made_by = frame.attrs.pop("made_by", {})
+    frame.attrs.clear()
+    return frame, made_by
+
+
+def _write_json(scan: HeadScan, path: Path) -> None:
+    rows = scan.frame.astype(object).where(scan.frame.notna(), None).to_dict("records")
+    content = {"schema_version": SCHEMA_VERSION, "made_by": scan.made_by, "heads": rows}
+    path.write_text(
+        json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+    )
+
+
+def _read_json(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"schema_version must be {SCHEMA_VERSION}")
+    return pd.DataFrame.from_records(content["heads"]), content["made_by"]
+
+
+_FORMATS = {
+    ".csv": (_write_csv, _read_csv),
+    ".parquet": (_write_parquet, _read_parquet),
+    ".json": (_write_json, _read_json),
+}

@@ -1,0 +1,131 @@
+"""Probes: token ids made so that a head shows what it does.
+
+- `repeated`: random tokens, then the same again. Each row has a period of its own, since a
+  head that only looks a fixed distance back passes any probe with one period. Within a
+  period no token occurs twice, so each query has exactly one match per earlier copy. Before
+  the first repeat there is nothing to find, and heads are idle.
+- `text`: natural text of several kinds.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from interp.errors import InputError
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Rows of token ids of one length, to be run as they are.
+
+    Attributes:
+        tokens: The ids.
+        parts: Names of sets of queries that are scored apart, with those queries.
+        periods: The distance between the copies in each row, where there are copies.
+    """
+
+    tokens: Int[Tensor, "row pos"]
+    parts: dict[str, Bool[Tensor, "row pos"]]
+    periods: tuple[int, ...] = ()
+
+    def split(self, rows: int) -> "list[Probe]":
+        """The same rows in probes of at most `rows` each."""
+        cuts = range(0, len(self.tokens), rows)
+        return [
+            Probe(
+                self.tokens[i : i + rows],
+                {name: queries[i : i + rows] for name, queries in self.parts.items()},
+                self.periods[i : i + rows],
+            )
+            for i in cuts
+        ]
+
+
+def repeated(
+    vocabulary: Int[Tensor, " id"], *, rows: int, length: int, bos: int | None, seed: int
+) -> Probe:
+    """Rows of random tokens, each repeated with a period of its own until the row is full.
+
+    The period is drawn from 3/8 to 5/8 of the row, so that the first copy is complete, and
+    followed by three fifths of another one at least. The queries of the first copy are the
+    part `random`, all later ones the part `repeated`.
+
+    Args:
+        vocabulary: Ids to draw from, without replacement within a row.
+        rows: How many.
+        length: Tokens in a row, BOS included.
+        bos: Id that opens every row, or None.
+        seed: Of a generator of its own; the global one is left alone.
+
+    Raises:
+        InputError: If there are no rows, or rows too short or ids too few to repeat anything.
+    """
+    if rows < 1:
+        raise InputError(f"rows must be at least 1, got {rows}")
+    body = length - (bos is not None)
+    least, most = body * 3 // 8, body * 5 // 8
+    if least < 4:
+        raise InputError(f"length must be at least 12 tokens, got {length}")
+    if len(vocabulary) < most:
+        raise InputError(
+            f"vocabulary must have at least {most} ordinary tokens, got {len(vocabulary)}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    periods = torch.randint(least, most + 1, (rows,), generator=generator).tolist()
+    ids = []
+    for period in periods:
+        block = vocabulary[torch.randperm(len(vocabulary), generator=generator)[:period]]
+        ids.append(block[torch.arange(body) % period])
+    tokens = torch.stack(ids)
+    if bos is not None:
+        tokens = _opened_by(bos, tokens)
+    before = torch.arange(length) < torch.tensor(periods)[:, None] + (length - body)
+    return Probe(tokens, {"random": before, "repeated": ~before}, tuple(periods))
+
+
+def passages() -> dict[str, str]:
+    """Natural text of several kinds, by name: prose, code, lists, another language."""
+    folder = resources.files("interp") / "texts"
+    return {
+        entry.name.removesuffix(".txt"): entry.read_text(encoding="utf-8")
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+    }
+
+
+def text(
+    encoded: Iterable[Int[Tensor, " pos"]], *, rows: int, length: int, bos: int | None
+) -> Probe | None:
+    """Rows cut from encoded passages in turn, each opened by BOS.
+
+    Args:
+        encoded: Token ids of each passage.
+        rows: How many at most; fewer if the passages are used up.
+        length: Tokens in a row, BOS included.
+        bos: Id that opens every row, or None.
+
+    Returns:
+        The probe, all of it the part `text`; None if no passage fills a row.
+    """
+    body = length - (bos is not None)
+    pieces = [list(ids.split(body)) for ids in encoded]
+    turns = [
+        piece[i]
+        for i in range(max(map(len, pieces), default=0))
+        for piece in pieces
+        if i < len(piece)
+    ]
+    full = [piece for piece in turns if len(piece) == body][:rows]
+    if not full:
+        return None
+    tokens = torch.stack(full)
+    if bos is not None:
+        tokens = _opened_by(bos, tokens)
+    return Probe(tokens, {"text": torch.ones_like(tokens, dtype=torch.bool)})
+
+
+def _opened_by(bos: int, rows: Int[Tensor, "row pos"]) -> Int[Tensor, "row pos1"]:
+    return torch.cat([torch.full((len(rows), 1), bos), rows], dim=1)
