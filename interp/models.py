@@ -23,7 +23,10 @@ import transformers
 from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformer_lens.model_bridge.sources import (
+    build_bridge_from_module,
+    detect_tokenizer_bos_eos,
+)
 
 from interp import fetch
 from interp.errors import InputError
@@ -156,7 +159,9 @@ class Model:
 
     def texts_of(self, tokens: Int[Tensor, " pos"]) -> list[str]:
         """The text of each token by itself; `<id>` where the tokenizer does not know it."""
-        known = 0 if self.tokenizer is None else len(self.tokenizer)
+        if self.tokenizer is None:
+            return [f"<{i}>" for i in tokens.tolist()]
+        known = len(self.tokenizer)
         return [self.tokenizer.decode([i]) if i < known else f"<{i}>" for i in tokens.tolist()]
 
     def _encode(self, text: str, bos: bool) -> list[int]:
@@ -165,12 +170,17 @@ class Model:
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         if not ids:
             raise InputError("prompt must have at least one token, got an empty text")
-        opens = bos and self.bos is not None and ids[0] != self.bos
-        return [self.bos, *ids] if opens else ids
+        opening = self.bos if bos else None
+        return ids if opening is None or ids[0] == opening else [opening, *ids]
+
+    @property
+    def inner(self) -> Any:
+        """The model that the bridge wraps, as transformers knows it."""
+        return self.bridge.original_model
 
     @property
     def _config(self) -> Any:
-        return self.bridge.original_model.config
+        return self.inner.config
 
     @property
     def _n_embeddings(self) -> int:
@@ -209,10 +219,8 @@ def load_model(
         return _opened(model, model.tokenizer if tokenizer is None else tokenizer, name, None)
     if isinstance(model, transformers.PreTrainedModel):
         return _bridged(_twin(model), tokenizer, model.name_or_path or type(model).__name__, None)
-    if not isinstance(model, str | os.PathLike):
-        raise InputError(
-            f"model must be a name, a path or a loaded model, got {type(model).__name__}"
-        )
+    if not isinstance(model, str | os.PathLike) or not os.fspath(model):
+        raise InputError(f"model must be a name, a path or a loaded model, got {model!r}")
 
     options = {"dtype": _as_dtype(dtype), "device": _as_device(device)}
     name = os.fspath(model)
@@ -228,13 +236,7 @@ def load_model(
     if path.is_dir():
         loaded, tokenizer = _load(path, local=True, **options)
         return _bridged(loaded, tokenizer, name, None)
-    if (
-        not name
-        or path.is_absolute()
-        or name[0] in "~."
-        or name.count("/") > 1
-        or path.suffix == ".gguf"
-    ):
+    if path.is_absolute() or name[0] in "~." or name.count("/") > 1 or path.suffix == ".gguf":
         raise InputError(
             "model must be a hub id, a folder or a .gguf file,"
             f" got {name!r}: no such file or folder"
@@ -249,6 +251,7 @@ def _default_folder() -> Path:
     if folder.exists():
         return folder
     gguf = fetch.default_gguf()
+    fetch.LOG.info("converting the default model to safetensors (once)")
     fetch.check_sha256(gguf)
     model, tokenizer = _load(
         gguf.parent,
@@ -259,8 +262,9 @@ def _default_folder() -> Path:
     )
     # The weights are plain float32 by now, but transformers refuses to save what it still
     # takes for quantised.
-    del model.hf_quantizer, model.config.quantization_config
-    model.is_quantized = False
+    del model.hf_quantizer
+    delattr(model.config, "quantization_config")
+    setattr(model, "is_quantized", False)  # noqa: B010  # Not a submodule, whatever types say.
     with staged(folder.parent) as scratch, _quiet():
         model.save_pretrained(scratch / folder.name)
         tokenizer.save_pretrained(scratch / folder.name)
@@ -285,7 +289,7 @@ def _load(
         if local and not gguf_file:
             fetch.check_safetensors(Path(source))
         with _quiet():
-            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=dtype,
                 attn_implementation="eager",
@@ -293,6 +297,7 @@ def _load(
                 output_loading_info=True,
                 **where,
             )
+            model, info = loaded
             tokenizer = _load_tokenizer(source, where)
     except InputError:
         raise
@@ -350,18 +355,21 @@ def _bridged(
     model.config.architectures = [architecture]
     try:
         with _quiet():
-            # The bridge adjusts the tokenizer it is given; ours stays as it came.
             bridge = build_bridge_from_module(
                 model,
                 architecture,
                 hf_config=model.config,
-                tokenizer=copy.deepcopy(tokenizer),
                 model_name=name,
             )
     except Exception as error:
         raise InputError(
             f"TransformerLens cannot open a {architecture}: {_reason(error)}"
         ) from error
+    if tokenizer is not None:
+        # Given at once, the bridge would load another one by name, perhaps from the hub.
+        bridge.tokenizer = tokenizer
+        ends = detect_tokenizer_bos_eos(tokenizer)
+        bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = ends
     return _opened(bridge, tokenizer, name, revision)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -157,9 +158,12 @@ class HeadScan:
                 value=self.frame[column],
             )
             pieces.append(piece)
-        long = pd.concat(pieces, ignore_index=True)
-        return long[["model", "prompt", "layer", "head", "score", "value"]].dropna(
-            ignore_index=True
+        columns = ["model", "prompt", "layer", "head", "score", "value"]
+        return (
+            pd.concat(pieces, ignore_index=True)
+            .reindex(columns=columns)
+            .dropna()
+            .reset_index(drop=True)
         )
 
     def heads(self, label: str) -> list[Head]:
@@ -168,11 +172,7 @@ class HeadScan:
         Raises:
             InputError: If there is no such label.
         """
-        rows = self.having(label)
-        return [
-            Head(int(layer), int(head))
-            for layer, head in zip(rows["layer"], rows["head"], strict=True)
-        ]
+        return [Head.parse(name) for name in self.having(label)["name"].tolist()]
 
     def having(self, label: str) -> pd.DataFrame:
         """The rows of the heads that have `label`, the strongest first.
@@ -183,19 +183,17 @@ class HeadScan:
         known = {label for labels in self.frame["labels"] for label in labels}
         if label not in known | set(LABELS.values()):
             raise InputError(f"label must be one of {', '.join(LABELS.values())}, got {label!r}")
-        rows = self.frame[[label in labels for labels in self.frame["labels"]]]
+        rows = self.frame.loc[[label in labels for labels in self.frame["labels"]]]
         score = label.replace(" ", "_")
-        if score in rows:
-            rows = rows.sort_values([score, "layer", "head"], ascending=[False, True, True])
-        return rows
+        if score not in rows:
+            return rows
+        return rows.sort_values(by=[score, "layer", "head"], ascending=[False, True, True])
 
     def summary(self) -> dict[str, int]:
         """How many heads have each primary label, the most specific label first."""
-        counts = self.frame["label"].value_counts()
+        counts = Counter(self.frame["label"].tolist())
         order = [label for label in LABELS.values() if label in counts]
-        return {
-            label: int(counts[label]) for label in [*order, *sorted(set(counts.index) - set(order))]
-        }
+        return {label: counts[label] for label in [*order, *sorted(set(counts) - set(order))]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a `.csv`, `.parquet` or `.json` file, whole or not at all.
@@ -372,10 +370,10 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
             split = [x.split(";") if isinstance(x, str) else list(x) for x in frame[column]]
             frame[column] = pd.Series(split, index=frame.index, dtype=object)
         elif column in _TEXT:
-            frame[column] = frame[column].fillna("").astype("string")
+            frame[column] = frame[column].astype("string").fillna("")
         else:
             kind = "Int64" if column in _WHOLE else "Float64"
-            frame[column] = pd.to_numeric(frame[column]).astype(kind)
+            frame[column] = pd.Series(pd.to_numeric(frame[column]), dtype=kind)
     return frame
 
 

@@ -97,7 +97,7 @@ def passages() -> dict[str, str]:
 
 
 def text(
-    encoded: Iterable[Int[Tensor, " pos"]], *, rows: int, length: int, bos: int | None
+    encoded: Iterable[Int[Tensor, " _"]], *, rows: int, length: int, bos: int | None
 ) -> Probe | None:
     """Rows cut from encoded passages in turn, each opened by BOS.
 

@@ -1,0 +1,97 @@
+"""What every script does alike: show progress, and end with one line where the caller erred."""
+
+import functools
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console, RenderableType
+from rich.logging import RichHandler
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from interp.errors import InputError
+
+CONSOLE = Console(file=sys.stderr, highlight=False)
+"""For progress and errors; results go to standard output."""
+
+
+def run(main: Callable[..., None]) -> None:
+    """Run `main` as a command line program.
+
+    Its parameters are the options. The exit code is 0 when all is done, 2 for a mistake of
+    the caller's, which is told in one line, and 130 when interrupted.
+    """
+    logger = logging.getLogger("interp")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(
+        RichHandler(console=CONSOLE, show_time=False, show_level=False, show_path=False)
+    )
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+    @app.command()
+    @functools.wraps(main)
+    def _command(*args: object, **options: object) -> None:
+        try:
+            main(*args, **options)
+        except InputError as error:
+            CONSOLE.print(f"error: {error}", markup=False, soft_wrap=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            CONSOLE.print("interrupted: nothing was written")
+            raise typer.Exit(130) from None
+
+    app()
+
+
+class Stage:
+    """Where a program is: `stage("loading")` names what it does now."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("", total=None)
+
+    def __call__(self, name: str) -> None:
+        """Begin to do what `name` says."""
+        self._bar.reset(self._task, description=name, total=None)
+        if not CONSOLE.is_terminal:
+            CONSOLE.print(name, markup=False)
+
+    def advance(self, done: int, total: int) -> None:
+        """Show that `done` of `total` parts are behind us."""
+        self._bar.update(self._task, completed=done, total=total)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print results to standard output: as plain text, and never cut, where it is no terminal."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    for part in parts:
+        console.print(part, markup=False, soft_wrap=isinstance(part, str))
+
+
+@contextmanager
+def progress(name: str) -> Iterator[Stage]:
+    """A progress bar on standard error while the block runs; single lines if it is no terminal."""
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    with Progress(
+        *columns, console=CONSOLE, transient=True, disable=not CONSOLE.is_terminal
+    ) as bar:
+        stage = Stage(bar)
+        stage(name)
+        yield stage
+
+
+def listed(text: str, allowed: Sequence[str], *, name: str) -> list[str]:
+    """The parts of `text`, separated by commas.
+
+    Raises:
+        InputError: If one of them is not `allowed`.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if part not in allowed:
+            raise InputError(f"{name} must list some of {', '.join(allowed)}, got {text!r}")
+    return parts

@@ -1,0 +1,84 @@
+"""A scan as a person reads it in a terminal: how many heads of each kind, and which."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+
+from interp.labels import LABELS
+from interp.scan import HeadScan
+
+
+def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
+    """The summary, the `top` strongest heads of each kind, and what was run.
+
+    Yields:
+        What rich prints, from top to bottom. Plain text where there is no terminal.
+    """
+    yield f"{scan.made_by['model']}: {len(scan.frame)} heads by their most specific label"
+    yield _summary(scan)
+    yield f"The {top} strongest heads of each kind"
+    yield _strongest(scan, top)
+    yield "score: mean attention mass on the kind's targets, from 0 to 1 (on text: the same there)"
+    yield "chance: what attention spread evenly would score"
+    yield from _notes(scan)
+
+
+def _summary(scan: HeadScan) -> Table:
+    table = _table("label", ">heads", ">among others")
+    counts = scan.summary()
+    for label in dict.fromkeys([*LABELS.values(), *counts]):
+        having = sum(label in labels for labels in scan.frame["labels"])
+        number = counts.get(label, 0)
+        table.add_row(label, str(number), str(having - number or "-"))
+    return table
+
+
+def _strongest(scan: HeadScan, top: int) -> Table:
+    table = _table("label", "head", ">score", ">chance", ">on text", "also")
+    for kind, label in LABELS.items():
+        rows = scan.having(label).head(top)
+        for number, row in enumerate(rows.to_dict("records")):
+            table.add_row(
+                label if number == 0 else "",
+                row["name"],
+                _figure(row[kind]),
+                _figure(row[f"{kind}_chance"]),
+                _figure(row.get(f"text_{kind}", pd.NA)),
+                ", ".join(other for other in row["labels"] if other != label),
+                end_section=number == len(rows) - 1,
+            )
+    return table
+
+
+def _notes(scan: HeadScan) -> Iterator[str]:
+    for reason, heads in Counter(scan.frame["not_measured"].tolist()).items():
+        if reason:
+            yield f"not measured in {heads} heads: {reason}"
+    made_by = scan.made_by
+    for probe in made_by["probes"]:
+        periods, size = probe["periods"], f"{probe['rows']} rows of {probe['length']}"
+        if periods:
+            spread = f"periods of {min(periods)} to {max(periods)}"
+            yield f"run: {size} random tokens that repeat with {spread}"
+        else:
+            yield f"run: {size} tokens of natural text"
+    bos = "no BOS" if made_by["bos"] is None else f"BOS (id {made_by['bos']}) opening every row"
+    yield f"with {bos}; seed {made_by['seed']}; {made_by['dtype']} on {made_by['device']}"
+    yield "sink is scored before the first repeat, the other kinds after it"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(
+            column.removeprefix(">"), justify="right" if right else "left", no_wrap=True
+        )
+    return table
+
+
+def _figure(value: float) -> str:
+    return "-" if pd.isna(value) else f"{value:.2f}"

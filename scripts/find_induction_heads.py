@@ -1,0 +1,71 @@
+"""Find out what each attention head of a language model does.
+
+Labels every head as induction, duplicate token, previous token, current token, local window
+or attention sink, prints the strongest of each kind, and writes the table and two figures.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interp import command
+
+
+def main(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="SmolLM2-135M (from the package index), a hub id such as gpt2,"
+            " a Hugging Face folder, or a .gguf file."
+        ),
+    ] = "SmolLM2-135M",
+    out: Annotated[
+        Path, typer.Option(help="Folder for heads.csv, heads.parquet, heads.json and the figures.")
+    ] = Path("results"),
+    seed: Annotated[int, typer.Option(min=0, help="Of the random tokens.")] = 0,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of random tokens to average over.")] = 16,
+    top: Annotated[int, typer.Option(min=1, help="Heads of each kind to print and to draw.")] = 8,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    format: Annotated[str, typer.Option(help="Of the figures: png, svg, pdf.")] = "png,svg",
+) -> None:
+    """Find out what each attention head of a language model does.
+
+    Runs the model on random tokens that repeat and on natural text, labels every head as
+    induction, duplicate token, previous token, current token, local window or attention sink,
+    prints the strongest heads of each kind, and writes the table (heads.csv, heads.parquet,
+    heads.json) and two figures (score_mosaic, pattern_page) to the folder OUT.
+
+    Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
+    """
+    import interp
+    from interp import files, plots, report, tokens
+
+    formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
+    with files.staged(out) as scratch:
+        with command.progress(f"loading {model}") as step:
+            opened = interp.load_model(model, dtype=dtype, device=device)
+            step(f"scanning {opened.name}")
+            scan = interp.scan_heads(opened, rows=rows, seed=seed, progress=step.advance)
+            step("drawing")
+            length = min(49, opened.n_ctx)
+            example = tokens.repeated(
+                opened.vocabulary, rows=1, length=length, bos=opened.bos, seed=seed
+            )
+            patterns = interp.attention_patterns(opened, example.tokens)
+            figures = {
+                "score_mosaic": plots.score_mosaic(scan),
+                "pattern_page": plots.pattern_page(scan, patterns, top=top),
+            }
+            for ending in ("csv", "parquet", "json"):
+                scan.save(scratch / f"heads.{ending}")
+            for ending in formats:
+                for name, figure in figures.items():
+                    plots.save_figure(figure, scratch / f"{name}.{ending}")
+        written = sorted(path.name for path in scratch.iterdir())
+    command.show(*report.report(scan, top), f"wrote {', '.join(written)} to {out}")
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,132 @@
+import weakref
+
+import pytest
+import torch
+from tiny_models import CONFIGS, tiny, words_tokenizer
+
+import interp
+from interp.hooks import run
+
+
+def own_attention(model, ids) -> torch.Tensor:
+    """The model's attention as transformers gives it: [layer, batch, head, query, key]."""
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return torch.stack(model(ids, output_attentions=True).attentions)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_hooks_give_what_the_model_itself_gives(family):
+    ids = torch.randint(3, 200, (2, 24), generator=torch.Generator().manual_seed(0))
+    patterns = interp.attention_patterns(tiny(family), ids)
+    assert patterns.shape == (2, 2, 4, 24, 24)
+    # The same float32 sums in another order.
+    assert torch.allclose(patterns, own_attention(tiny(family), ids), atol=5e-6)
+    # A weak oracle otherwise: near-uniform attention looks alike whatever is wrong.
+    assert patterns[..., -1, :].amax() > 0.3
+
+
+def test_patterns_carry_what_was_run():
+    model = interp.load_model(tiny("gpt2"), words_tokenizer())
+    patterns = interp.attention_patterns(model, ["w5 w6 w7", "w8"])
+    assert patterns.tokens.tolist() == [[1, 5, 6, 7], [1, 8, -1, -1]]
+    assert patterns.texts == [["<s>", "w5", "w6", "w7"], ["<s>", "w8"]]
+    assert patterns.layers == (0, 1)
+    assert patterns.dtype == torch.float32
+    assert type(patterns + 1) is torch.Tensor
+    labels = interp.classify_heads(patterns)
+    assert [label.head for label in labels] == [
+        (layer, head) for layer in (0, 1) for head in range(4)
+    ]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_batch_gives_what_each_prompt_gives_alone(family):
+    model = interp.load_model(tiny(family))
+    short, long = [1, 5, 6], [1, 9, 8, 7, 6, 5, 4]
+    both = interp.attention_patterns(model, [short, long])
+    alone = interp.attention_patterns(model, short)
+    # The same sums over rows of other lengths.
+    assert torch.allclose(both[:, 0, :, :3, :3], alone[:, 0], atol=1e-6)
+    assert torch.equal(both[:, 0, :, 3:], torch.zeros(2, 4, 4, 7))
+    assert torch.allclose(both[:, 1], interp.attention_patterns(model, long)[:, 0], atol=1e-6)
+
+
+def test_chosen_layers_come_in_the_order_asked_for():
+    model, ids = interp.load_model(tiny("gpt2")), [1, 5, 6, 7]
+    every = interp.attention_patterns(model, ids)
+    chosen = interp.attention_patterns(model, ids, layers=[1, 0])
+    assert chosen.layers == (1, 0)
+    assert torch.equal(chosen, every.flip(0))
+
+
+def test_a_layer_that_is_not_there_is_refused():
+    with pytest.raises(interp.InputError, match="layers must be from 0 to 1, got 99"):
+        interp.attention_patterns(tiny("gpt2"), [1, 5], layers=[99])
+
+
+def test_dropout_is_off_while_looking_and_on_again_afterwards():
+    model = interp.load_model(tiny("gpt2", attn_pdrop=0.5))
+    model.bridge.train()
+    first, second = (interp.attention_patterns(model, [1, 5, 6, 7]) for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.allclose(first.sum(-1), torch.ones(()), atol=1e-6)  # float32 sums of 4
+    assert all(module.training for module in model.bridge.modules())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_failing_visit_leaves_no_hook_and_no_changed_setting(error):
+    model = interp.load_model(tiny("llama"))
+    run(model, torch.tensor([[1, 5, 6]]), lambda layer, pattern: None)  # The bridge wires itself.
+    model.bridge.train()
+    model.inner.set_attn_implementation("sdpa")
+
+    def hooks() -> int:
+        return sum(
+            len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.bridge.modules()
+        )
+
+    def fail(layer, pattern):
+        assert model.inner.config._attn_implementation == "eager"
+        raise error
+
+    before = hooks()
+    with pytest.raises(error):
+        run(model, torch.tensor([[1, 5, 6]]), fail)
+    assert hooks() == before
+    assert model.bridge.training
+    assert model.inner.config._attn_implementation == "sdpa"
+
+
+def test_no_more_than_one_layers_pattern_exists_at_a_time():
+    alive = []
+
+    def visit(layer, pattern):
+        assert not any(earlier() is not None for earlier in alive)
+        alive.append(weakref.ref(pattern))
+
+    run(interp.load_model(tiny("gpt2", n_layer=2)), torch.tensor([[1, 5, 6]]), visit)
+    assert len(alive) == 2
+
+
+def test_attention_that_is_not_finite_is_reported_with_its_layer():
+    model = tiny("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.weight.fill_(float("nan"))
+    with pytest.raises(interp.InputError, match="attention of layer 1 is not finite in float32"):
+        interp.attention_patterns(model, [1, 5, 6])
+
+
+def test_the_callers_random_state_and_tensors_are_left_alone():
+    model, ids = interp.load_model(tiny("gpt2")), torch.tensor([[1, 5, 6]])
+    state, kept = torch.random.get_rng_state(), ids.clone()
+    interp.attention_patterns(model, ids)
+    interp.scan_heads(model, rows=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(ids, kept)
+
+
+def test_one_token_has_a_pattern_of_one():
+    patterns = interp.attention_patterns(tiny("gpt2"), [5])
+    assert torch.equal(patterns, torch.ones(2, 1, 4, 1, 1))
+    assert {label.label for label in interp.classify_heads(patterns)} == {"not enough tokens"}

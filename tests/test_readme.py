@@ -1,0 +1,91 @@
+"""What the README says is what the repository does."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import interp
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [c.strip() for c in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)]
+
+
+def heads_line(row) -> str:
+    also = ", ".join(label for label in row["labels"].split(";") if label != "induction")
+    scores = (f"{row[c]:.2f}" for c in ("induction", "induction_chance", "text_induction"))
+    return f"| {row['name']} | {' | '.join(scores)} | {also} |"
+
+
+def test_the_induction_heads_shown_are_those_of_the_committed_table():
+    table = pd.read_csv(ROOT / "figures" / "heads.csv")
+    found = table[table["label"] == "induction"].sort_values("induction", ascending=False)
+    block = README.split("figures/heads.csv -->")[1].split("<!-- end -->")[0]
+    assert block.strip().splitlines()[2:] == [heads_line(row) for _, row in found.iterrows()]
+    assert f"[{', '.join(found['name'][:3])}, ...]" in README
+
+
+def test_the_thresholds_shown_are_the_ones_in_force():
+    thresholds = interp.Thresholds()
+    for label, value in re.findall(r"^\| ([a-z ]+) \| .* \| (0\.\d) \|$", README, re.MULTILINE):
+        assert getattr(thresholds, label.replace(" ", "_")) == float(value)
+    assert f"the last {thresholds.window_width} positions" in README
+
+
+def test_there_are_two_commands_of_one_line_each_with_an_environment_of_its_own():
+    assert len(COMMANDS) == 2
+    for command in COMMANDS:
+        assert "\n" not in command
+        environment = re.match(r"python3 -m venv (\S+) && ", command)
+        assert environment
+        assert command.count(f"{environment[1]}/bin/python -m pip install") == 1
+    assert COMMANDS[0].split()[3] != COMMANDS[1].split()[3]
+
+
+def test_the_decisive_check_runs_the_readmes_test_command():
+    code = r"""
+test_command=$(grep -m1 -- '-m pytest' README.md)
+echo "$test_command"
+echo "${test_command%% && *-m pytest*}"
+"""
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "test_command=$(grep -m1 -- '-m pytest' README.md)" in lines
+    assert "setup=${test_command%% && *-m pytest*}" in lines
+    done = subprocess.run(
+        ["bash", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    whole, setup = done.stdout.splitlines()
+    assert whole == COMMANDS[1]
+    assert setup == whole.rsplit(" && ", 1)[0]
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))
+def test_what_is_linked_is_there(name):
+    assert (ROOT / name).exists()
+
+
+def test_every_module_is_described():
+    described = set(re.findall(r"`interp/(\w+)\.py`", README))
+    assert described == {p.stem for p in (ROOT / "interp").glob("*.py")} - {"__init__"}
+
+
+def test_the_version_installed_is_the_one_of_the_package():
+    from importlib.metadata import version
+
+    assert version("interp") == interp.__version__
+
+
+@pytest.mark.real_model
+def test_the_notebook_lines_run(tmp_path):
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code
+    given = "import numpy as np; your_array, your_tokens = np.eye(9)[None], list(range(9))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", given + code[1]], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "heads.parquet").exists()

@@ -1,0 +1,214 @@
+import json
+
+import pandas as pd
+import pytest
+import torch
+from tiny_models import CONFIGS, tiny, words_tokenizer
+
+import interp
+from interp.targets import TARGETS
+
+COLUMNS = ["layer", "head", "name", "label", "labels", *TARGETS]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return interp.load_model(tiny("llama"), words_tokenizer())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def passages():
+    """Text in words that the tiny tokenizer knows."""
+    text = " ".join(f"w{3 + i * i % 190}" for i in range(400))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("interp.tokens.passages", lambda: {"words": text})
+        yield
+
+
+@pytest.fixture(scope="module")
+def scan(model, passages):
+    return interp.scan_heads(model, rows=4)
+
+
+def planted_scan() -> interp.HeadScan:
+    """Heads with known answers: previous token, sink, and one that does nothing special."""
+    length = 40
+    previous = torch.eye(length).roll(-1, 1)
+    previous[0] = torch.eye(length)[0]
+    sink = torch.zeros(length, length)
+    sink[:, 0] = 1
+    even = torch.ones(length, length).tril()
+    patterns = torch.stack([previous, sink, even / even.sum(-1, keepdim=True)])
+    return interp.HeadScan.of(interp.classify_heads(patterns, torch.arange(length)))
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_every_head_of_every_family_gets_a_row(family):
+    frame = interp.scan_heads(tiny(family), rows=2).to_frame()
+    assert list(frame["name"]) == [f"L{layer}H{head}" for layer in (0, 1) for head in range(4)]
+    assert set(COLUMNS) <= set(frame.columns)
+
+
+def test_scores_are_shares_of_attention_and_never_nan(scan):
+    frame = scan.to_frame()
+    scores = frame[[c for c in frame if c.removeprefix("text_").removesuffix("_chance") in TARGETS]]
+    measured = scores.stack()
+    assert measured.between(0, 1 + 1e-6).all()  # float32 sums
+    assert (
+        not frame.select_dtypes("Float64")
+        .apply(lambda c: c.to_numpy(float, na_value=0))
+        .isna()
+        .any(axis=None)
+    )
+
+
+def test_a_scan_scores_what_classify_heads_scores_on_the_same_attention(model, scan):
+    from interp import tokens
+    from interp.labels import Thresholds, score_layer
+
+    probe = tokens.repeated(model.vocabulary, rows=4, length=64, bos=model.bos, seed=0)
+    patterns = interp.attention_patterns(model, probe.tokens)
+    for layer, pattern in enumerate(patterns):
+        scores = score_layer(
+            pattern,
+            probe.tokens,
+            counted=probe.parts["repeated"],
+            special=model.special,
+            thresholds=Thresholds(),
+        )
+        rows = scan.frame[scan.frame["layer"] == layer]
+        # The same float32 numbers, rows summed in another order.
+        assert rows["induction"].tolist() == pytest.approx(
+            scores.tallies["induction"].mean.tolist(), abs=1e-6
+        )
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(model, scan):
+    pd.testing.assert_frame_equal(interp.scan_heads(model, rows=4).frame, scan.frame)
+    other = interp.scan_heads(model, rows=4, seed=1)
+    assert other.frame["induction"].tolist() != scan.frame["induction"].tolist()
+
+
+def test_rows_run_in_batches_give_what_they_give_at_once(model, scan, monkeypatch):
+    monkeypatch.setattr("interp.scan._SIZE", 4 * 4 * 64**2)  # One row at a time.
+    apart = interp.scan_heads(model, rows=4)
+    # The same rows, their tensors of another shape.
+    pd.testing.assert_frame_equal(apart.frame, scan.frame, check_exact=False, atol=1e-5, rtol=0)
+
+
+def test_the_result_says_how_it_was_made(scan):
+    made_by = scan.made_by
+    assert made_by["seed"] == 0
+    assert made_by["bos"] == 1
+    assert [probe["parts"] for probe in made_by["probes"]] == [["random", "repeated"], ["text"]]
+    assert len(set(made_by["probes"][0]["periods"])) > 1
+    assert made_by["thresholds"]["induction"] == 0.4
+    assert set(made_by["versions"]) == {"interp", "torch", "transformers", "transformer-lens"}
+    json.dumps(made_by)
+
+
+def test_a_model_without_a_tokenizer_is_scanned_on_random_tokens_alone():
+    scan = interp.scan_heads(tiny("gpt2"), rows=2)
+    assert [probe["parts"] for probe in scan.made_by["probes"]] == [["random", "repeated"]]
+    assert not [column for column in scan.frame if column.startswith("text_")]
+
+
+def test_repeats_beyond_a_layers_window_are_not_measured_instead_of_zero():
+    frame = interp.scan_heads(tiny("gemma2"), rows=2).to_frame()
+    windowed, open_ = frame[frame["layer"] == 0], frame[frame["layer"] == 1]
+    assert windowed["induction"].isna().all()
+    assert windowed["not_measured"].str.contains("beyond the layer's window of 4 tokens").all()
+    assert windowed["labels"].map(lambda labels: "local window (by architecture)" in labels).all()
+    assert open_["induction"].notna().all()
+    assert (open_["not_measured"] == "").all()
+
+
+def test_progress_ends_at_the_total(model):
+    seen = []
+    interp.scan_heads(model, rows=2, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] == len(seen)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "json"])
+def test_a_table_comes_back_as_it_was_saved(scan, tmp_path, ending):
+    path = tmp_path / "new" / f"heads.{ending}"
+    scan.save(path)
+    again = interp.HeadScan.load(path)
+    # The CSV keeps six decimals.
+    pd.testing.assert_frame_equal(again.frame, scan.frame, check_exact=False, atol=1e-6, rtol=0)
+    assert again.made_by == ({} if ending == "csv" else scan.made_by)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_the_csv_joins_labels_with_semicolons_and_json_lists_them(tmp_path):
+    scan = planted_scan()
+    for ending in ("csv", "json"):
+        scan.save(tmp_path / f"heads.{ending}")
+    assert pd.read_csv(tmp_path / "heads.csv")["labels"][0] == "previous token;local window"
+    content = json.loads((tmp_path / "heads.json").read_text(encoding="utf-8"))
+    assert content["schema_version"] == 1
+    assert content["heads"][0]["labels"] == ["previous token", "local window"]
+    assert content["heads"][0]["induction"] is None
+
+
+def test_heads_are_listed_by_label_strongest_first():
+    scan = planted_scan()
+    assert scan.heads("previous token") == [(0, 0)]
+    assert scan.heads("sink") == [(0, 1)]
+    assert scan.heads("induction") == []
+    assert scan.summary() == {"previous token": 1, "sink": 1, "mixed": 1}
+    assert repr(scan) == "HeadScan(patterns: 3 heads: 1 previous token, 1 sink, 1 mixed)"
+    strongest = scan.frame.assign(labels=[["sink"]] * 3)
+    assert interp.HeadScan(strongest, {}).heads("sink")[0] == (0, 1)
+
+
+def test_the_long_form_has_one_row_per_measured_score(scan):
+    long = scan.to_long()
+    assert list(long.columns) == ["model", "prompt", "layer", "head", "score", "value"]
+    row = long.query("prompt == 'text' and score == 'induction' and layer == 1 and head == 2")
+    assert row["value"].tolist() == [scan.frame.loc[6, "text_induction"]]
+    assert set(long["prompt"]) == {"random", "repeated", "text"}
+    assert set(planted_scan().to_long()["prompt"]) == {"patterns"}
+
+
+def test_changing_the_copy_of_the_table_leaves_the_scan_alone(scan):
+    frame = scan.to_frame()
+    frame.loc[0, "label"] = "changed"
+    assert scan.frame.loc[0, "label"] != "changed"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("heads.txt", "", "path must end in .csv, .parquet, .json, got heads.txt"),
+        ("none.csv", None, "path must be a file that is there"),
+        ("heads.csv", "a,b\n1,2\n", "must have the columns layer, head"),
+        ("heads.json", "{", "must be a table of heads"),
+        ("heads.json", '{"schema_version": 99, "heads": []}', "schema_version must be 1"),
+        ("heads.parquet", "not parquet", "must be a table of heads"),
+    ],
+)
+def test_a_file_that_is_no_table_of_heads_is_refused(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(interp.InputError, match=message):
+        interp.HeadScan.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: interp.scan_heads(tiny("gpt2"), rows=0), "rows must be at least 1, got 0"),
+        (lambda: planted_scan().heads("inductoin"), "label must be one of induction, "),
+        (lambda: interp.Thresholds(sink=1.5), r"sink must be in \(0, 1\], got 1.5"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_words(call, message):
+    with pytest.raises(interp.InputError, match=message):
+        call()
+
+
+def test_a_context_too_short_for_a_probe_is_refused():
+    short = tiny("gpt2", n_positions=8)
+    with pytest.raises(interp.InputError, match="length must be at least 12 tokens, got 8"):
+        interp.scan_heads(short)

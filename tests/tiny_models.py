@@ -1,0 +1,53 @@
+"""Small random models and a tokenizer for them, made on the spot."""
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+SIZES = {"vocab_size": 200, "max_position_embeddings": 64}
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+GROUPED = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8}
+
+CONFIGS = {
+    "gpt2": lambda: transformers.GPT2Config(
+        n_layer=2, n_head=4, n_embd=32, n_positions=64, vocab_size=200
+    ),
+    "neox": lambda: transformers.GPTNeoXConfig(**SIZES, **SMALL, intermediate_size=64),
+    "llama": lambda: transformers.LlamaConfig(**SIZES, **GROUPED),
+    "mistral": lambda: transformers.MistralConfig(**SIZES, **GROUPED, sliding_window=4),
+    "gemma2": lambda: transformers.Gemma2Config(**SIZES, **GROUPED, sliding_window=4),
+    "neo": lambda: transformers.GPTNeoConfig(
+        **SIZES,
+        num_layers=2,
+        num_heads=4,
+        hidden_size=32,
+        window_size=4,
+        attention_types=[[["global", "local"], 1]],
+    ),
+}
+
+
+def tiny(family: str, **changes: object) -> transformers.PreTrainedModel:
+    """A small random model whose attention is far from uniform, in evaluation mode."""
+    config = CONFIGS[family]()
+    for name, value in {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, **changes}.items():
+        setattr(config, name, value)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight *= 15
+    return model.eval()
+
+
+def words_tokenizer(bos: str | None = "<s>") -> transformers.PreTrainedTokenizerBase:
+    """One token a word: w3 ... w199 are ids 3 to 199, other words are id 0."""
+    words = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(3, 200))]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=bos, eos_token="</s>", unk_token="<unk>"
+    )
