@@ -87,7 +87,8 @@ def check_safetensors(folder: Path) -> None:
                 ) from None
         if actual != (expected := 8 + size + end):
             raise InputError(
-                f"{path} must be {expected} bytes long, got {actual}: it is truncated or damaged"
+                f"{path} must be {expected} bytes long, got {actual}: it is damaged,"
+                " delete it and fetch it again"
             )
 
 

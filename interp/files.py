@@ -14,7 +14,8 @@ from interp.errors import InputError
 def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """A scratch folder whose contents move into `folder` once the block has ended well.
 
-    Each file moves in one step and replaces its namesake. If the block raises or is
+    Each file moves in one step and replaces its namesake; a folder that is already there
+    stays. If the block raises or is
     interrupted, `folder` is as it was before.
 
     Raises:
@@ -23,20 +24,31 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
     folder = Path(folder)
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(dir=folder, prefix=".partial-")
-    except OSError as error:
-        raise InputError(f"folder must be writable, got {folder}: {error.strerror}") from None
-    try:
-        with scratch as name:
+        with _scratch(folder) as name:
             yield Path(name)
-            for entry in sorted(Path(name).iterdir()):
-                entry.replace(folder / entry.name)
+            _move(sorted(Path(name).iterdir()), folder)
     except BaseException:
-        with suppress(OSError):
-            for parent in made:
+        for parent in made:
+            with suppress(OSError):
                 parent.rmdir()
         raise
+
+
+def _scratch(folder: Path) -> tempfile.TemporaryDirectory[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(dir=folder, prefix=".partial-")
+    except OSError as error:
+        raise InputError(f"folder must be writable, got {folder}: {error.strerror}") from None
+
+
+def _move(entries: list[Path], folder: Path) -> None:
+    for entry in entries:
+        if entry.is_file() and (folder / entry.name).is_dir():
+            raise InputError(f"{folder / entry.name} must be a file, got a folder of that name")
+    for entry in entries:
+        if not (folder / entry.name).is_dir():
+            entry.replace(folder / entry.name)
 
 
 def safe_name(text: str) -> str:

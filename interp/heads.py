@@ -1,11 +1,12 @@
 """Attention heads by name: `Head(5, 1)` is `L5H1`, zero-based."""
 
 import re
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 from interp.errors import InputError
 
-_NAME = re.compile(r"L(\d+)H(\d+)|(\d+)\.(\d+)", re.IGNORECASE | re.ASCII)
+_NAME = re.compile(r"L(\d{1,9})H(\d{1,9})|(\d{1,9})\.(\d{1,9})", re.IGNORECASE | re.ASCII)
 
 
 class Head(NamedTuple):
@@ -29,7 +30,7 @@ class Head(NamedTuple):
     __str__ = __repr__
 
     @classmethod
-    def parse(cls, text: "str | tuple[int, int]") -> "Head":
+    def parse(cls, text: Any) -> "Head":
         """The head that `text` names: `L5H1`, `5.1` or `(5, 1)`.
 
         Raises:
@@ -39,9 +40,9 @@ class Head(NamedTuple):
             layer, head = (int(digits) for digits in match.groups() if digits is not None)
             return cls(layer, head)
         if isinstance(text, tuple) and len(text) == 2 and all(_is_index(i) for i in text):
-            return cls(*text)
+            return cls(*(int(i) for i in text))
         raise InputError(f"head must be named like L5H1, 5.1 or (5, 1), got {text!r}")
 
 
 def _is_index(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0

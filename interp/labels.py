@@ -22,6 +22,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.heads import Head
 from interp.mass import Tally, attention_mass, sink_columns, visible_keys
+from interp.patterns import as_layers, as_tokens, check_pattern
 from interp.targets import NONE, TARGETS, earlier_copies, first_token, ordinary, positions
 
 MIXED = "mixed"
@@ -76,7 +77,6 @@ class LayerScores:
 
     Attributes:
         tallies: By kind, and for `entropy` (nats) and `mean_distance` (tokens back).
-            A kind that these tokens cannot judge is absent.
         sink_position: The column that takes most of each head's resting attention, counted
             from the row's first token.
     """
@@ -87,11 +87,15 @@ class LayerScores:
     @classmethod
     def join(cls, parts: "Sequence[LayerScores]") -> "LayerScores":
         """The rows of all `parts`, one after the other."""
-        names = [n for n in (*TARGETS, *STATISTICS) if any(n in p.tallies for p in parts)]
         return cls(
-            {n: Tally.join([p.tallies[n] for p in parts if n in p.tallies]) for n in names},
+            {name: Tally.join([p.tallies[name] for p in parts]) for name in parts[0].tallies},
             torch.cat([p.sink_position for p in parts]),
         )
+
+    def measured(self, least: int) -> "LayerScores":
+        """These scores without the tallies of fewer than `least` queries, which say nothing."""
+        enough = {n: t for n, t in self.tallies.items() if int(t.queries.sum()) >= least}
+        return LayerScores(enough, self.sink_position)
 
 
 STATISTICS = ("entropy", "mean_distance")
@@ -171,8 +175,8 @@ def classify_heads(
         tokens = getattr(patterns, "tokens", None)
         if tokens is None:
             raise InputError("tokens must be given: these patterns do not carry their token ids")
-    ids = _as_tokens(tokens)
-    stack = _as_layers(patterns)
+    ids = as_tokens(tokens)
+    stack = as_layers(patterns)
     if layers is None:
         layers = getattr(patterns, "layers", None)
     numbers = list(range(len(stack)) if layers is None else layers)
@@ -183,14 +187,18 @@ def classify_heads(
         raise InputError(
             f"windows must have one entry for each of {len(stack)} layers, got {len(windows)}"
         )
+    if any(window is not None and window < 1 for window in windows):
+        raise InputError(f"windows must be at least 1, or None for no limit, got {list(windows)}")
     thresholds = thresholds or Thresholds()
 
     labels = []
     for layer, pattern, window in zip(numbers, stack, windows, strict=True):
-        pattern = pattern.detach().to(ids.device, torch.float32)
+        pattern = pattern.detach().to(torch.float32)
         check_pattern(pattern, ids, where=f"layer {layer}")
-        scores = score_layer(pattern, ids, special=special, window=window, thresholds=thresholds)
-        missing = why_not_measured(ids, scores, special=special, window=window)
+        scores = score_layer(
+            pattern, ids, special=special, window=window, thresholds=thresholds
+        ).measured(thresholds.min_queries)
+        missing = why_not_measured(ids, scores, thresholds, special=special, window=window)
         forced = window is not None and window < ids.shape[1]
         labels += label_heads(
             layer, scores, thresholds, window=window, window_forced=forced, not_measured=missing
@@ -216,7 +224,7 @@ def score_layer(
             out (padding, first and special tokens) never count.
         special: Ids of special tokens.
         window: How far back the layer may look, the query included.
-        thresholds: For the window's width, the sink columns and the least number of queries.
+        thresholds: For the window's width and the sink columns.
     """
     real = rearrange(tokens != NONE, "b q -> b 1 q 1")
     pattern = torch.where(real, pattern, 0)
@@ -226,24 +234,21 @@ def score_layer(
     seen = visible_keys(tokens, window)
 
     tallies = {}
-    for kind, targets in TARGETS.items():
-        width = {"width": thresholds.window_width} if kind == "local_window" else {}
-        keys = _in_sight(targets(tokens, special, **width), tokens, window)
+    for kind in TARGETS:
+        keys = _in_sight(_targets(kind, tokens, special, thresholds), tokens, window)
         asked = (keys != NONE).any(-1) & fit
         if kind == "sink":
             value, uniform = _sink_mass(pattern, keys, fit, seen, thresholds)
         else:
             value = attention_mass(pattern, keys)
             uniform = _per_head((keys != NONE).sum(-1) / seen, pattern)
-        if asked.sum() >= thresholds.min_queries:
-            tallies[kind] = Tally.of(value, uniform, asked)
+        tallies[kind] = Tally.of(value, uniform, asked)
 
-    if fit.sum() >= thresholds.min_queries:
-        entropy = torch.special.entr(pattern).sum(-1)
-        tallies["entropy"] = Tally.of(entropy, _per_head(seen.log(), pattern), fit)
-        places = positions(tokens).float()
-        distance = places[:, None] - torch.einsum("bhqk,bk->bhq", pattern, places)
-        tallies["mean_distance"] = Tally.of(distance, _per_head((seen - 1) / 2, pattern), fit)
+    entropy = torch.special.entr(pattern).sum(-1)
+    tallies["entropy"] = Tally.of(entropy, _per_head(seen.log(), pattern), fit)
+    places = positions(tokens).float()
+    distance = places[:, None] - torch.einsum("bhqk,bk->bhq", pattern, places)
+    tallies["mean_distance"] = Tally.of(distance, _per_head((seen - 1) / 2, pattern), fit)
     return LayerScores(tallies, _strongest_column(pattern, tokens, fit))
 
 
@@ -260,7 +265,7 @@ def label_heads(
 
     Args:
         layer: The layer's own number.
-        scores: As measured.
+        scores: As measured, on enough queries.
         thresholds: What decides.
         window: The layer's window, for the record.
         window_forced: Whether the prompt was longer than the window, so that every head of
@@ -281,7 +286,10 @@ def label_heads(
         if window_forced:
             after = sum(label in labels for label in LABELS.values() if label != LABELS["sink"])
             labels.insert(after, FORCED_WINDOW)
-        rests = LABELS["sink"] in labels
+        place = None
+        if LABELS["sink"] in labels:
+            heard = scores.tallies["sink"].queries > 0
+            place = int(scores.sink_position[heard, head].mode().values)
         verdicts.append(
             HeadLabel(
                 head=Head(layer, head),
@@ -292,7 +300,7 @@ def label_heads(
                 not_measured=dict(not_measured or {}),
                 entropy=means["entropy"][head] if "entropy" in means else None,
                 mean_distance=means["mean_distance"][head] if "mean_distance" in means else None,
-                sink_position=int(scores.sink_position[:, head].mode().values) if rests else None,
+                sink_position=place,
                 window=window,
             )
         )
@@ -305,7 +313,7 @@ def excess(score: float, chance: float) -> float:
     0 where chance is 1, since then every key in sight is a target and nothing is shown.
 
     Example:
-        >>> excess(0.7, 0.4)
+        >>> excess(0.75, 0.5)
         0.5
     """
     return (score - chance) / (1 - chance) if chance < 1 - 1e-6 else 0.0
@@ -314,72 +322,32 @@ def excess(score: float, chance: float) -> float:
 def why_not_measured(
     tokens: Int[Tensor, "batch pos"],
     scores: LayerScores,
+    thresholds: Thresholds,
     *,
     special: Collection[int] = (),
     window: int | None = None,
 ) -> dict[str, str]:
     """For each kind absent from `scores`, the reason in words."""
+    copies = (earlier_copies(tokens) != NONE).any(-1) & ordinary(tokens, special)
     reasons = {}
     for kind in TARGETS:
         if kind in scores.tallies:
             continue
-        repeats = kind in ("induction", "duplicate_token")
-        reached = repeats and window is not None and window < tokens.shape[1]
-        if repeats and not (earlier_copies(tokens) != NONE).any():
+        without_window = (_targets(kind, tokens, special, thresholds) != NONE).any(-1).sum()
+        if without_window >= thresholds.min_queries and window is not None:
+            reasons[kind] = f"the targets lie beyond the layer's window of {window} tokens"
+        elif kind in ("induction", "duplicate_token") and not copies.any():
             reasons[kind] = "no token is repeated"
-        elif reached:
-            reasons[kind] = f"the repeats lie beyond the layer's window of {window} tokens"
         else:
             reasons[kind] = NOT_ENOUGH
     return reasons
 
 
-def check_pattern(
-    pattern: Float[Tensor, "batch head query key"],
-    tokens: Int[Tensor, "batch pos"],
-    *,
-    where: str,
-) -> None:
-    """Refuse what cannot be causal attention over `tokens`.
-
-    Raises:
-        InputError: If shapes disagree, or a real query's row holds NaN or negative entries,
-            looks ahead or at padding, or does not sum to 1 within 1 %.
-    """
-    batch, _, query, key = pattern.shape
-    if query != key:
-        raise InputError(f"patterns must be square, got {query} queries and {key} keys in {where}")
-    if tokens.shape != (batch, key):
-        raise InputError(
-            f"tokens must match the patterns, got {len(tokens)} rows of {tokens.shape[1]} tokens"
-            f" for {batch} patterns over {key} positions"
-        )
-    real = tokens != NONE
-    rows = torch.where(rearrange(real, "b q -> b 1 q 1"), pattern, 0)
-    if not rows.isfinite().all():
-        _, head, at, _ = (~rows.isfinite()).nonzero()[0].tolist()
-        raise InputError(
-            f"patterns must be finite, got NaN or infinity in {where}, head {head}, query {at}"
-        )
-    if (rows < 0).any():
-        raise InputError(
-            f"patterns must be attention after the softmax, got {rows.min().item():.3g} in {where}"
-        )
-    allowed = (
-        torch.ones(query, key, dtype=torch.bool, device=pattern.device).tril() & real[:, None, None]
-    )
-    if (astray := (rows * ~allowed).sum(-1)).max() > 1e-3:
-        raise InputError(
-            "patterns must be causal and leave padding alone: a query in"
-            f" {where} puts {astray.max().item():.3g} of its attention on later tokens or padding"
-        )
-    off = torch.where(real[:, None], (rows.sum(-1) - 1).abs(), 0)
-    if off.max() > 0.01:
-        row, head, at = (off == off.max()).nonzero()[0].tolist()
-        total = rows[row, head, at].sum().item()
-        raise InputError(
-            f"pattern rows must sum to 1, got {total:.3g} in {where}, head {head}, query {at}"
-        )
+def _targets(
+    kind: str, tokens: Int[Tensor, "batch pos"], special: Collection[int], thresholds: Thresholds
+) -> Int[Tensor, "batch pos m"]:
+    width = {"width": thresholds.window_width} if kind == "local_window" else {}
+    return TARGETS[kind](tokens, special, **width)
 
 
 def _in_sight(
@@ -417,54 +385,10 @@ def _strongest_column(
 ) -> Int[Tensor, "batch head"]:
     """The column that the counted queries after it attend to most, from the first token on."""
     weights = (pattern * fit[:, None, :, None]).tril(-1)
-    return weights.sum(-2).argmax(-1) - first_token(tokens)[:, None]
+    return (weights.sum(-2).argmax(-1) - first_token(tokens)[:, None]).cpu()
 
 
 def _per_head(
     value: Float[Tensor, "batch query"], pattern: Float[Tensor, "batch head query key"]
 ) -> Float[Tensor, "batch head query"]:
     return repeat(value, "b q -> b h q", h=pattern.shape[1])
-
-
-def _as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
-    try:
-        ids = torch.as_tensor(tokens)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"tokens must be [pos] or [batch, pos] token ids: {error}") from None
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise InputError(f"tokens must be whole numbers, got {ids.dtype}")
-    if ids.ndim not in (1, 2) or ids.numel() == 0:
-        raise InputError(
-            "tokens must be [pos] or [batch, pos] with at least one token,"
-            f" got shape {tuple(ids.shape)}"
-        )
-    if ids.min() < NONE:
-        raise InputError(f"tokens must be ids, or -1 for padding, got {ids.min().item()}")
-    return ids.long().reshape(-1, ids.shape[-1])
-
-
-def _as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
-    """One `[batch, head, query, key]` per layer, still in the caller's dtype."""
-    if isinstance(patterns, list | tuple):
-        if not patterns or any(layer is None for layer in patterns):
-            raise InputError(
-                "patterns must hold attention, got none: a fused attention kernel returns no"
-                ' weights; load the model with attn_implementation="eager"'
-            )
-        if all(getattr(layer, "ndim", 0) == 4 for layer in patterns):
-            return [_as_floats(layer) for layer in patterns]
-    stack = _as_floats(patterns)
-    if stack.ndim not in (3, 4, 5) or stack.numel() == 0:
-        raise InputError(
-            "patterns must be [head, query, key], [batch, head, query, key] or"
-            f" [layer, batch, head, query, key], got shape {tuple(stack.shape)}"
-        )
-    return stack[(None,) * (5 - stack.ndim)].unbind(0)
-
-
-def _as_floats(patterns: Any) -> Float[Tensor, "..."]:
-    try:
-        stack = torch.as_tensor(patterns)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"patterns must be an array of numbers: {error}") from None
-    return stack if stack.is_floating_point() else stack.float()

@@ -84,7 +84,7 @@ def sink_columns(
 class Tally:
     """A quantity summed over the counted queries of every row, for every head of one layer.
 
-    The rows stay apart, so that tallies of several batches can be joined and the spread
+    On the CPU. The rows stay apart, so that tallies of several batches can be joined and the spread
     over rows stays visible.
 
     Attributes:
@@ -107,9 +107,9 @@ class Tally:
         """Sum `value` and `uniform` over the queries that are `counted`."""
         weight = rearrange(counted, "b q -> b 1 q")
         return cls(
-            total=torch.where(weight, value, 0).double().sum(-1),
-            uniform=torch.where(weight, uniform, 0).double().sum(-1),
-            queries=counted.sum(-1),
+            total=torch.where(weight, value, 0).sum(-1).cpu().double(),
+            uniform=torch.where(weight, uniform, 0).sum(-1).cpu().double(),
+            queries=counted.sum(-1).cpu(),
         )
 
     @classmethod

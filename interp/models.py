@@ -10,6 +10,7 @@ import io
 import itertools
 import logging
 import os
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -248,8 +249,9 @@ def load_model(
 def _default_folder() -> Path:
     """The default model as safetensors, converted from its GGUF file the first time."""
     folder = fetch.cache_folder() / f"{DEFAULT}-{fetch.SHA256[:12]}"
-    if folder.exists():
+    if (folder / "model.safetensors").exists():
         return folder
+    shutil.rmtree(folder, ignore_errors=True)
     gguf = fetch.default_gguf()
     fetch.LOG.info("converting the default model to safetensors (once)")
     fetch.check_sha256(gguf)

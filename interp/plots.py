@@ -48,7 +48,7 @@ FONT = "DejaVu Sans"
 
 STYLE: dict[str, Any] = {
     "font.family": FONT,
-    "font.size": 7,
+    "font.size": 7.0,
     "axes.titlesize": 7.5,
     "axes.titlepad": 4,
     "axes.linewidth": 0.5,
@@ -380,7 +380,7 @@ def _thresholds(scan: HeadScan) -> dict[str, Any]:
 def _model_name(scan: HeadScan) -> str:
     """The model's name; of a long one the end."""
     name = _prose(str(scan.made_by.get("model", "attention patterns")))
-    while _inches(name, 10) > 4.2:
+    while _inches(name, 10.0) > 4.2:
         name = "…" + name[2:]
     return name
 

@@ -78,7 +78,10 @@ def scan_heads(
 
     verdicts, others = [], []
     for layer in sorted(scores["repeated"]):
-        by_part = {part: LayerScores.join(scores[part][layer]) for part in parts}
+        by_part = {
+            part: LayerScores.join(scores[part][layer]).measured(thresholds.min_queries)
+            for part in parts
+        }
         judged = LayerScores(
             {
                 name: by_part[part].tallies[name]
@@ -95,7 +98,9 @@ def scan_heads(
             thresholds,
             window=window,
             window_forced=window is not None and window < tokens.shape[1],
-            not_measured=why_not_measured(tokens, judged, special=model.special, window=window),
+            not_measured=why_not_measured(
+                tokens, judged, thresholds, special=model.special, window=window
+            ),
         )
         if "text" in parts:
             others += _on_text(by_part["text"])

@@ -111,6 +111,8 @@ def text(
         The probe, all of it the part `text`; None if no passage fills a row.
     """
     body = length - (bos is not None)
+    if body < 1:
+        raise InputError(f"length must leave room for a token, got {length}")
     pieces = [list(ids.split(body)) for ids in encoded]
     turns = [
         piece[i]

@@ -88,6 +88,7 @@ def test_even_attention_scores_exactly_its_chance_on_every_kind(rows, window):
     tokens = torch.tensor(rows)
     pattern = uniform_pattern(tokens, window)
     scores = score_layer(pattern, tokens, special=(1,), window=window, thresholds=Thresholds())
+    scores = scores.measured(1)  # Some kinds have no query here.
     assert "current_token" in scores.tallies
     for tally in scores.tallies.values():  # Entropy and distance have their closed form too.
         torch.testing.assert_close(tally.mean, tally.uniform_mean, rtol=1e-5, atol=1e-5)
@@ -200,11 +201,11 @@ def test_a_tally_is_the_mean_over_all_counted_queries_of_all_rows():
     value, uniform, counted = random_tally(0, 4)
     tally = Tally.of(value, uniform, counted)
     for head in range(3):
-        # Float64 sums of the same float32 numbers, in another order.
+        # Rows of seven numbers in [0, 1] are summed in float32.
         by_hand = value[:, head][counted].double().mean().item()
-        assert tally.mean[head].item() == pytest.approx(by_hand, abs=1e-12)
+        assert tally.mean[head].item() == pytest.approx(by_hand, abs=1e-6)
         by_hand = uniform[:, head][counted].double().mean().item()
-        assert tally.uniform_mean[head].item() == pytest.approx(by_hand, abs=1e-12)
+        assert tally.uniform_mean[head].item() == pytest.approx(by_hand, abs=1e-6)
     assert tally.queries.tolist() == counted.sum(-1).tolist()
 
 

@@ -165,14 +165,12 @@ def test_a_passage_that_fills_one_row_exactly_is_used():
     assert made.tokens.shape == (1, 9)
 
 
-@pytest.mark.xfail(strict=True, reason="the annotation wants all passages of one length")
 def test_passages_of_several_lengths_may_come_in_a_list():
     # The type checker looks at one item of a list by chance: ask often.
     for _ in range(64):
         assert text(list(encoded()), rows=10, length=9, bos=BOS) is not None
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="torch refuses to split by 0")
 def test_rows_with_no_room_for_text_are_refused():
     with pytest.raises(InputError, match="length must"):
         text(encoded(), rows=1, length=1, bos=BOS)

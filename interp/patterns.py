@@ -1,0 +1,114 @@
+"""Anyone's arrays, taken in and checked: attention patterns and the token ids they belong to."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.targets import NONE
+
+
+def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
+    """Token ids `[batch, pos]` from `[pos]` or `[batch, pos]` of any integer kind.
+
+    Raises:
+        InputError: If they are not whole numbers from -1 (padding) up, in that shape.
+    """
+    ids = _tensor(tokens, "tokens must be [pos] or [batch, pos] token ids")
+    if ids.ndim not in (1, 2) or ids.numel() == 0:
+        raise InputError(
+            "tokens must be [pos] or [batch, pos] with at least one token,"
+            f" got shape {tuple(ids.shape)}"
+        )
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InputError(f"tokens must be whole numbers, got {ids.dtype}")
+    ids = ids.long()
+    if ids.min() < NONE:
+        raise InputError(f"tokens must be ids, or -1 for padding, got {ids.min().item()}")
+    return ids.reshape(-1, ids.shape[-1])
+
+
+def as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
+    """One `[batch, head, query, key]` per layer, still in the caller's dtype.
+
+    Raises:
+        InputError: If there are none, or they have no such shape.
+    """
+    if isinstance(patterns, list | tuple):
+        if not patterns or any(layer is None for layer in patterns):
+            raise InputError(
+                "patterns must hold attention, got none: a fused attention kernel returns no"
+                ' weights; load the model with attn_implementation="eager"'
+            )
+        if all(getattr(layer, "ndim", 0) == 4 for layer in patterns):
+            return [layer for one in patterns for layer in as_layers(one)]
+    stack = _tensor(patterns, "patterns must be an array of numbers")
+    if stack.ndim not in (3, 4, 5) or stack.numel() == 0:
+        raise InputError(
+            "patterns must be [head, query, key], [batch, head, query, key] or"
+            f" [layer, batch, head, query, key], got shape {tuple(stack.shape)}"
+        )
+    return stack[(None,) * (5 - stack.ndim)].unbind(0)
+
+
+def _tensor(values: Any, rule: str) -> Tensor:
+    try:
+        with warnings.catch_warnings():
+            # Arrays that cannot be written to are fine: nothing here writes.
+            warnings.simplefilter("ignore")
+            return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{rule}: {error}") from None
+
+
+def check_pattern(
+    pattern: Float[Tensor, "batch head query key"],
+    tokens: Int[Tensor, "row pos"],
+    *,
+    where: str,
+) -> None:
+    """Refuse what cannot be causal attention over `tokens`.
+
+    Raises:
+        InputError: If shapes disagree, or a real query's row holds NaN or negative entries,
+            looks ahead or at padding, or does not sum to 1 within 1 %.
+    """
+    batch, _, query, key = pattern.shape
+    if query != key:
+        raise InputError(f"patterns must be square, got {query} queries and {key} keys in {where}")
+    if tokens.shape != (batch, key):
+        raise InputError(
+            f"tokens must match the patterns, got {len(tokens)} rows of {tokens.shape[1]} tokens"
+            f" for {batch} patterns over {key} positions"
+        )
+    real = tokens != NONE
+    rows = torch.where(rearrange(real, "b q -> b 1 q 1"), pattern, 0)
+    if not rows.isfinite().all():
+        _, head, at, _ = (~rows.isfinite()).nonzero()[0].tolist()
+        raise InputError(
+            f"patterns must be finite, got NaN or infinity in {where}, head {head}, query {at}"
+        )
+    if (rows < 0).any():
+        raise InputError(
+            f"patterns must be attention after the softmax, got {rows.min().item():.3g} in {where}"
+        )
+    allowed = (
+        torch.ones(query, key, dtype=torch.bool, device=pattern.device).tril() & real[:, None, None]
+    )
+    if (astray := (rows * ~allowed).sum(-1)).max() > 1e-3:
+        raise InputError(
+            "patterns must be causal and leave padding alone: a query in"
+            f" {where} puts {astray.max().item():.3g} of its attention on later tokens or padding"
+        )
+    off = torch.where(real[:, None], (rows.sum(-1) - 1).abs(), 0)
+    if off.max() > 0.01:
+        row, head, at = (off == off.max()).nonzero()[0].tolist()
+        total = rows[row, head, at].sum().item()
+        raise InputError(
+            f"pattern rows must sum to 1, got {total:.3g} in {where}, head {head}, query {at}"
+        )
