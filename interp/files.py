@@ -1,7 +1,6 @@
 """Files that are whole or not there."""
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -49,13 +48,3 @@ def _move(entries: list[Path], folder: Path) -> None:
     for entry in entries:
         if not (folder / entry.name).is_dir():
             entry.replace(folder / entry.name)
-
-
-def safe_name(text: str) -> str:
-    """`text` as a file name: letters, digits, dots and dashes, at most 80 of them.
-
-    Example:
-        >>> safe_name("EleutherAI/pythia-70m")
-        'EleutherAI-pythia-70m'
-    """
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip(".-")[:80] or "unnamed"

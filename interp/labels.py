@@ -194,7 +194,7 @@ def classify_heads(
     labels = []
     for layer, pattern, window in zip(numbers, stack, windows, strict=True):
         pattern = pattern.detach().to(torch.float32)
-        check_pattern(pattern, ids, where=f"layer {layer}")
+        check_pattern(pattern, ids, where=f"layer {layer}", window=window)
         scores = score_layer(
             pattern, ids, special=special, window=window, thresholds=thresholds
         ).measured(thresholds.min_queries)

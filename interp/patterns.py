@@ -30,6 +30,9 @@ def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
     ids = ids.long()
     if ids.min() < NONE:
         raise InputError(f"tokens must be ids, or -1 for padding, got {ids.min().item()}")
+    ends = torch.nn.functional.pad((ids != NONE).long(), (1, 1))
+    if (ends.diff(dim=-1).abs().sum(-1) > 2).any():
+        raise InputError("padding (-1) must be at the ends of a row, got it in the middle")
     return ids.reshape(-1, ids.shape[-1])
 
 
@@ -47,7 +50,14 @@ def as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
             )
         if all(getattr(layer, "ndim", 0) == 4 for layer in patterns):
             return [layer for one in patterns for layer in as_layers(one)]
+        if all(getattr(layer, "ndim", 0) == 3 for layer in patterns):
+            raise InputError(
+                "patterns given layer by layer must be [batch, head, query, key] each,"
+                f" got shape {tuple(patterns[0].shape)}"
+            )
     stack = _tensor(patterns, "patterns must be an array of numbers")
+    if stack.is_complex():
+        raise InputError(f"patterns must be real numbers, got {stack.dtype}")
     if stack.ndim not in (3, 4, 5) or stack.numel() == 0:
         raise InputError(
             "patterns must be [head, query, key], [batch, head, query, key] or"
@@ -71,12 +81,13 @@ def check_pattern(
     tokens: Int[Tensor, "row pos"],
     *,
     where: str,
+    window: int | None = None,
 ) -> None:
-    """Refuse what cannot be causal attention over `tokens`.
+    """Refuse what cannot be causal attention over `tokens` within `window`.
 
     Raises:
         InputError: If shapes disagree, or a real query's row holds NaN or negative entries,
-            looks ahead or at padding, or does not sum to 1 within 1 %.
+            looks ahead, at padding or beyond the window, or does not sum to 1 within 1 %.
     """
     batch, _, query, key = pattern.shape
     if query != key:
@@ -97,13 +108,14 @@ def check_pattern(
         raise InputError(
             f"patterns must be attention after the softmax, got {rows.min().item():.3g} in {where}"
         )
-    allowed = (
-        torch.ones(query, key, dtype=torch.bool, device=pattern.device).tril() & real[:, None, None]
-    )
-    if (astray := (rows * ~allowed).sum(-1)).max() > 1e-3:
+    allowed = torch.ones(query, key, dtype=torch.bool, device=pattern.device).tril()
+    if window is not None:
+        allowed = allowed.triu(1 - window)
+    astray = (rows * ~(allowed & real[:, None, None])).sum(-1).amax().item()
+    if astray > 1e-6:
         raise InputError(
-            "patterns must be causal and leave padding alone: a query in"
-            f" {where} puts {astray.max().item():.3g} of its attention on later tokens or padding"
+            "patterns must be causal, leave padding alone and keep to the layer's window:"
+            f" a query in {where} puts {astray:.3g} of its attention elsewhere"
         )
     off = torch.where(real[:, None], (rows.sum(-1) - 1).abs(), 0)
     if off.max() > 0.01:

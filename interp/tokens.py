@@ -69,13 +69,17 @@ def repeated(
     body = length - (bos is not None)
     least, most = body * 3 // 8, body * 5 // 8
     if least < 4:
-        raise InputError(f"length must be at least 12 tokens, got {length}")
+        shortest = 11 + (bos is not None)
+        raise InputError(f"length must be at least {shortest} tokens, got {length}")
     if len(vocabulary) < most:
         raise InputError(
             f"vocabulary must have at least {most} ordinary tokens, got {len(vocabulary)}"
         )
     generator = torch.Generator().manual_seed(seed)
-    periods = torch.randint(least, most + 1, (rows,), generator=generator).tolist()
+    # Each period comes once before any comes again, so that rows differ all they can.
+    number = most + 1 - least
+    rounds = [torch.randperm(number, generator=generator) for _ in range(0, rows, number)]
+    periods = (least + torch.cat(rounds)[:rows]).tolist()
     ids = []
     for period in periods:
         block = vocabulary[torch.randperm(len(vocabulary), generator=generator)[:period]]
@@ -110,6 +114,8 @@ def text(
     Returns:
         The probe, all of it the part `text`; None if no passage fills a row.
     """
+    if rows < 1:
+        raise InputError(f"rows must be at least 1, got {rows}")
     body = length - (bos is not None)
     if body < 1:
         raise InputError(f"length must leave room for a token, got {length}")

@@ -536,7 +536,7 @@ def test_inputs_are_never_written_to():
     tokens = ROWS["left padding"]
     pattern = random_pattern(tokens, 3)
     before = pattern.clone(), tokens.clone()
-    classify_heads(pattern, tokens, special=(12,), windows=[9])
+    classify_heads(pattern, tokens, special=(12,), windows=[tokens.shape[1]])
     assert torch.equal(pattern, before[0])
     assert torch.equal(tokens, before[1])
     array, ids = pattern.double().numpy(), tokens.numpy()
@@ -699,7 +699,7 @@ SPOILED: dict[str, tuple[Tensor, str]] = {
     ),
     "attention to the future": (
         changed((1, 0, 4, 0), 0.75, ((1, 0, 4, 9), 0.25)),
-        "layer 5 puts 0.25 of its attention on later tokens or padding",
+        "layer 5 puts 0.25 of its attention elsewhere",
     ),
     "a row that sums to less": (
         changed((1, 0, 6, 0), 0.5),
@@ -728,7 +728,7 @@ def test_attention_to_padding_is_refused():
     pattern = planted(tokens, back(1))
     pattern[0, 0, 5, :5] = 0
     pattern[0, 0, 5, 0] = 1
-    with pytest.raises(InputError, match="puts 1 of its attention on later tokens or padding"):
+    with pytest.raises(InputError, match="puts 1 of its attention elsewhere"):
         classify_heads(pattern, tokens)
 
 
@@ -836,3 +836,29 @@ def test_special_tokens_that_come_again_are_no_repeat():
     tokens = torch.tensor([[BOS, 10, 11, SEP, 12, 13, SEP, 14, 15, SEP, *range(16, 30)]])
     missing = label(back(1), tokens, special=(BOS, SEP)).not_measured
     assert missing["induction"] == "no token is repeated"
+
+
+def test_attention_beyond_the_stated_window_is_refused():
+    with pytest.raises(InputError, match=r"keep to the layer's window.* puts 1 of its attention"):
+        classify_heads(planted(BASE, back(2)), BASE, windows=[2])
+
+
+def test_padding_in_the_middle_of_a_row_is_refused():
+    with pytest.raises(InputError, match=r"padding \(-1\) must be at the ends of a row"):
+        classify_heads(torch.eye(5)[None], [1, 2, NONE, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (
+            [torch.eye(5)[None]] * 2,
+            r"must be \[batch, head, query, key\] each, got shape \(1, 5, 5\)",
+        ),
+        (torch.eye(5)[None] * 1j, "patterns must be real numbers, got torch.complex64"),
+    ],
+    ids=["layers without a batch", "complex numbers"],
+)
+def test_arrays_that_could_be_misread_are_refused(patterns, message):
+    with pytest.raises(InputError, match=message):
+        classify_heads(patterns, range(5))

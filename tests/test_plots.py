@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import same_color
 
 from interp import plots
 from interp.errors import InputError
@@ -144,8 +145,9 @@ def test_a_missing_score_is_grey_and_said_so_and_never_zero():
     assert np.ma.getmaskarray(induction.images[0].get_array())[:, 1].all()
     assert not np.ma.getmaskarray(induction.images[0].get_array())[:, [0, 2]].any()
     assert not np.ma.getmaskarray(sink.images[0].get_array()).any()
+    assert induction.patch.get_hatch()
     red, green, blue, _ = induction.patch.get_facecolor()
-    assert red == green == blue
+    assert red == green == blue < 1
     assert induction.images[0].cmap.get_bad()[3] == 0  # So that the grey shows through.
     assert "2 of 4 measured" in induction.get_title(loc="left")
     assert "not measured" in words(figure)
@@ -179,7 +181,8 @@ def test_in_the_mosaic_nothing_is_clipped_and_nothing_overlaps(shape):
 
 @pytest.mark.parametrize("top", [1, 2, 7])
 def test_on_the_page_nothing_is_clipped_and_nothing_overlaps(top):
-    check_the_layout(pattern_page(SCAN, PATTERNS, top=top))
+    patterns = patterns_of([*PLAN, ["previous_token"] * 3, ["induction", "sink", "sink"]])
+    check_the_layout(pattern_page(scan_of(patterns), patterns, top=top))
 
 
 def check_the_layout(figure):
@@ -217,6 +220,7 @@ def test_a_picture_is_the_pattern_with_the_score_of_the_scan_above_it():
     later = np.triu(np.ones(shown.shape, dtype=bool), 1)
     assert (np.ma.getmaskarray(shown) == later).all()
     assert (shown.filled(0) == PATTERNS[1, 0, 0].numpy()).all()
+    assert same_color(axes.patch.get_facecolor(), plots._GREY)
     assert axes.get_title() == f"L1H0  {SCAN.frame['induction'].max():.2f}"
     assert axes.get_ylabel() == "query"
     assert picture(figure, "L0H1").get_xlabel() == "key"

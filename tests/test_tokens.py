@@ -190,3 +190,13 @@ def test_passages_are_read_as_utf_8_whatever_the_locale():
     assert any(not words.isascii() for words in passages().values())
     # Bytes of UTF-8 read as Latin-1 show up as this pair.
     assert not any("Ã" in words for words in passages().values())
+
+
+def test_rows_have_as_many_periods_as_they_can():
+    made = probe(rows=16, length=129)
+    assert len(set(made.periods)) == 16
+
+
+def test_no_rows_of_text_are_refused():
+    with pytest.raises(InputError, match="rows must be at least 1, got 0"):
+        text(encoded(), rows=0, length=9, bos=BOS)
