@@ -50,11 +50,11 @@ def test_the_decisive_check_runs_the_readmes_test_command():
     code = r"""
 test_command=$(grep -m1 -- '-m pytest' README.md)
 echo "$test_command"
-echo "${test_command%% && *-m pytest*}"
+echo "${test_command% && *-m pytest*}"
 """
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert "test_command=$(grep -m1 -- '-m pytest' README.md)" in lines
-    assert "setup=${test_command%% && *-m pytest*}" in lines
+    assert "setup=${test_command% && *-m pytest*}" in lines
     done = subprocess.run(
         ["bash", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
