@@ -21,8 +21,8 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
     yield _summary(scan)
     yield f"The {top} strongest heads of each kind"
     yield _strongest(scan, top)
-    yield "score: mean attention mass on the kind's targets, from 0 to 1 (on text: the same there)"
-    yield "chance: what attention spread evenly would score"
+    yield "score: mean attention mass on the kind's targets, from 0 to 1"
+    yield "chance: what attention spread evenly would score; on text: the score on natural text"
     yield from _notes(scan)
 
 
@@ -65,7 +65,9 @@ def _notes(scan: HeadScan) -> Iterator[str]:
             yield f"run: {size} random tokens that repeat with {spread}"
         else:
             yield f"run: {size} tokens of natural text"
-    bos = "no BOS" if made_by["bos"] is None else f"BOS (id {made_by['bos']}) opening every row"
+    bos = "no BOS"
+    if made_by["bos"] is not None:
+        bos = f"BOS ({made_by['bos_text']}, id {made_by['bos']}) opening every row"
     yield f"with {bos}; seed {made_by['seed']}; {made_by['dtype']} on {made_by['device']}"
     yield "sink is scored before the first repeat, the other kinds after it"
 

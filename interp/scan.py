@@ -118,7 +118,7 @@ class HeadScan:
             `mean_distance` in tokens, `window` what the architecture lets the layer see, and
             `sink_position` is counted from the first token. What could not be measured is
             missing, and `not_measured` says why.
-        made_by: Model, probes, seed, thresholds and versions.
+        made_by: Model, probes with the token ids that were run, seed, thresholds and versions.
     """
 
     frame: pd.DataFrame
@@ -273,6 +273,8 @@ def _measure(
             tokens: torch.Tensor = tokens,
         ) -> None:
             nonlocal done
+            if pattern.triu(1).any():
+                raise InputError(f"model must be causal, got {model.name}, which looks ahead")
             for part, queries in parts.items():
                 measured = score_layer(
                     pattern,
@@ -312,6 +314,7 @@ def _made_by(
         "dtype": model.dtype_name,
         "device": model.device.type,
         "bos": model.bos,
+        "bos_text": None if model.bos is None else model.texts_of(torch.tensor([model.bos]))[0],
         "seed": seed,
         "method": "hooks",
         "probes": [
@@ -320,6 +323,7 @@ def _made_by(
                 "rows": len(probe.tokens),
                 "length": probe.tokens.shape[1],
                 "periods": list(probe.periods),
+                "tokens": [" ".join(map(str, row)) for row in probe.tokens.tolist()],
             }
             for probe in made
         ],

@@ -102,6 +102,10 @@ def test_the_result_says_how_it_was_made(scan):
     assert made_by["bos"] == 1
     assert [probe["parts"] for probe in made_by["probes"]] == [["random", "repeated"], ["text"]]
     assert len(set(made_by["probes"][0]["periods"])) > 1
+    assert made_by["bos_text"] == "<s>"
+    rows = made_by["probes"][0]["tokens"]
+    assert len(rows) == 4
+    assert all(row.startswith("1 ") and len(row.split()) == 64 for row in rows)
     assert made_by["thresholds"]["induction"] == 0.4
     assert set(made_by["versions"]) == {"interp", "torch", "transformers", "transformer-lens"}
     json.dumps(made_by)
@@ -212,3 +216,20 @@ def test_a_context_too_short_for_a_probe_is_refused():
     short = tiny("gpt2", n_positions=8)
     with pytest.raises(interp.InputError, match="length must be at least 12 tokens, got 8"):
         interp.scan_heads(short)
+
+
+def test_a_model_that_looks_ahead_is_refused():
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=200,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        is_decoder=False,
+    )
+    encoder = transformers.BertForMaskedLM(config).eval()
+    with pytest.raises(interp.InputError, match="model must be causal, got BertForMaskedLM"):
+        interp.scan_heads(encoder, rows=1)
