@@ -229,10 +229,9 @@ def visible(text: str) -> str:
 
 
 def _literal(character: str) -> str:
-    # Unicode's kinds of what cannot be seen by itself: other, separator, mark.
+    # Unicode's kinds of what cannot be seen by itself: other, separator, mark; U+2800 is blank too.
     hidden = unicodedata.category(character)[0] in "CZM"
-    hidden |= character in "\u115f\u1160\u2800\u3164\uffa0"  # Letters that are drawn as nothing.
-    if hidden or character in "␣⏎⇥∅" or ord(character) not in _glyphs():
+    if hidden or character in "␣⏎⇥∅\u2800" or ord(character) not in _glyphs():
         return f"U+{ord(character):04X}"
     return character
 
