@@ -52,7 +52,7 @@ def run(
     Raises:
         InputError: If a layer is not there or has no attention, or a pattern is not finite.
     """
-    wanted = _as_layers(model, layers)
+    wanted = attention_layers(model, layers)
     real = (tokens != NONE).to(model.device)
     seen = set()
 
@@ -81,7 +81,7 @@ def run(
         )
     with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=hooks):
         ids = tokens.clamp(min=0).to(model.device)
-        model.bridge(ids, return_type=None, **_cheap_forward(model))
+        model.bridge(ids, return_type=None, **cheap_forward(model.inner))
     if silent := set(wanted) - seen:
         raise InputError(f"no attention was seen in layers {sorted(silent)} of {model.name}")
 
@@ -114,7 +114,7 @@ def attention_patterns(
     tokens = model.to_tokens(inputs, bos=bos)
     kept = {}
     run(model, tokens, lambda layer, pattern: kept.__setitem__(layer, pattern.cpu()), layers=layers)
-    order = _as_layers(model, layers)
+    order = attention_layers(model, layers)
     patterns = torch.stack([kept[layer] for layer in order]).as_subclass(AttentionPatterns)
     patterns.tokens = tokens
     patterns.layers = tuple(order)
@@ -141,9 +141,9 @@ def _looking(model: Model) -> Iterator[None]:
             inner.set_attn_implementation(implementation)
 
 
-def _cheap_forward(model: Model) -> dict[str, Any]:
+def cheap_forward(model: Any) -> dict[str, Any]:
     """Options that spare the logits and the key-value cache, where the model has them."""
-    known = inspect.signature(type(model.inner).forward).parameters
+    known = inspect.signature(type(model).forward).parameters
     return {
         name: value
         for name, value in (("logits_to_keep", 1), ("use_cache", False))
@@ -151,7 +151,8 @@ def _cheap_forward(model: Model) -> dict[str, Any]:
     }
 
 
-def _as_layers(model: Model, layers: Sequence[int] | None) -> list[int]:
+def attention_layers(model: Model, layers: Sequence[int] | None) -> list[int]:
+    """The layers asked for, or all that have attention."""
     if layers is None:
         return [
             i

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.mass import Tally, attention_mass, sink_columns, visible_keys
+from interp.mass import Attention, FromPattern, Tally, sink_columns, spaced, visible_keys
 from interp.patterns import as_layers, as_tokens, check_pattern
 from interp.targets import NONE, TARGETS, earlier_copies, first_token, ordinary, positions
 
@@ -207,49 +207,59 @@ def classify_heads(
 
 
 def score_layer(
-    pattern: Float[Tensor, "batch head query=pos key=pos"],
+    attention: Attention | Float[Tensor, "batch head query=pos key=pos"],
     tokens: Int[Tensor, "batch pos"],
     *,
     counted: Bool[Tensor, "batch pos"] | None = None,
     special: Collection[int] = (),
     window: int | None = None,
     thresholds: Thresholds,
+    statistics: bool = True,
 ) -> LayerScores:
     """Tally every kind of attention in one layer.
 
     Args:
-        pattern: float32; rows of padding may hold anything.
+        attention: As a pattern or as queries and keys, in float32; a pattern's rows of padding
+            may hold anything.
         tokens: -1 is padding.
         counted: Which queries to look at; all if left out. Queries that the targets rule
             out (padding, first and special tokens) never count.
         special: Ids of special tokens.
         window: How far back the layer may look, the query included.
         thresholds: For the window's width and the sink columns.
+        statistics: Whether to tally entropy and mean distance too, which without a pattern
+            takes as long as the attention itself.
     """
-    real = rearrange(tokens != NONE, "b q -> b 1 q 1")
-    pattern = torch.where(real, pattern, 0)
+    if isinstance(attention, Tensor):
+        real = rearrange(tokens != NONE, "b q -> b 1 q 1")
+        attention = FromPattern(torch.where(real, attention, 0))
     fit = ordinary(tokens, special)
     if counted is not None:
         fit = fit & counted
     seen = visible_keys(tokens, window)
+    queries = spaced(fit)
+    rows = attention.rows(queries)
+    n_heads = rows.shape[1]
 
     tallies = {}
     for kind in TARGETS:
         keys = _in_sight(_targets(kind, tokens, special, thresholds), tokens, window)
         asked = (keys != NONE).any(-1) & fit
         if kind == "sink":
-            value, uniform = _sink_mass(pattern, keys, fit, seen, thresholds)
+            columns = sink_columns(
+                rows, queries, share=thresholds.sink_column, least=thresholds.sink_queries
+            )
+            value, uniform = _sink_mass(attention, columns, first_token(tokens), seen)
         else:
-            value = attention_mass(pattern, keys)
-            uniform = _per_head((keys != NONE).sum(-1) / seen, pattern)
+            value = attention.mass(keys)
+            uniform = _per_head((keys != NONE).sum(-1) / seen, n_heads)
         tallies[kind] = Tally.of(value, uniform, asked)
 
-    entropy = torch.special.entr(pattern).sum(-1)
-    tallies["entropy"] = Tally.of(entropy, _per_head(seen.log(), pattern), fit)
-    places = positions(tokens).float()
-    distance = places[:, None] - torch.einsum("bhqk,bk->bhq", pattern, places)
-    tallies["mean_distance"] = Tally.of(distance, _per_head((seen - 1) / 2, pattern), fit)
-    return LayerScores(tallies, _strongest_column(pattern, tokens, fit))
+    if statistics:
+        entropy, distance = attention.entropy_and_distance()
+        tallies["entropy"] = Tally.of(entropy, _per_head(seen.log(), n_heads), fit)
+        tallies["mean_distance"] = Tally.of(distance, _per_head((seen - 1) / 2, n_heads), fit)
+    return LayerScores(tallies, _strongest_column(rows, queries, tokens))
 
 
 def label_heads(
@@ -359,36 +369,35 @@ def _in_sight(
 
 
 def _sink_mass(
-    pattern: Float[Tensor, "batch head query key"],
-    first: Int[Tensor, "batch query 1"],
-    fit: Bool[Tensor, "batch query"],
+    attention: Attention,
+    columns: Bool[Tensor, "batch head key"],
+    first: Int[Tensor, " batch"],
     seen: Int[Tensor, "batch query"],
-    thresholds: Thresholds,
 ) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
     """Attention on the first token and on the head's other sink columns, and its chance level."""
-    columns = sink_columns(
-        pattern, fit, share=thresholds.sink_column, least=thresholds.sink_queries
-    )
-    here = torch.arange(pattern.shape[-1], device=pattern.device)
-    before = here[:, None] > here  # A query's attention to itself is not rest.
-    is_first = (here == first.amax(1)).float()[:, None]
-    columns = torch.maximum(columns.float(), is_first)
-    value = torch.einsum("bhqk,bhk->bhq", pattern * before, columns)
-    number = torch.einsum("qk,bhk->bhq", before.float(), columns)
-    return value, number / seen[:, None]
+    key = torch.arange(columns.shape[-1], device=columns.device)
+    columns = columns | (key == first[:, None])[:, None]
+    most = int(columns.sum(-1).max())
+    chosen = columns.int().topk(most, dim=-1)
+    places = torch.where(chosen.values > 0, chosen.indices, NONE)
+    # A query's attention to itself is not rest.
+    before = (places[:, :, None] < key[:, None]) & (places[:, :, None] != NONE)
+    value = (attention.on_columns(places) * before).sum(-1)
+    return value, before.sum(-1) / seen[:, None]
 
 
 def _strongest_column(
-    pattern: Float[Tensor, "batch head query key"],
+    rows: Float[Tensor, "batch head s key"],
+    queries: Int[Tensor, "batch s"],
     tokens: Int[Tensor, "batch pos"],
-    fit: Bool[Tensor, "batch query"],
 ) -> Int[Tensor, "batch head"]:
-    """The column that the counted queries after it attend to most, from the first token on."""
-    weights = (pattern * fit[:, None, :, None]).tril(-1)
-    return (weights.sum(-2).argmax(-1) - first_token(tokens)[:, None]).cpu()
+    """The column that the queries after it attend to most, counted from the first token."""
+    key = torch.arange(rows.shape[-1], device=rows.device)
+    before = key < rearrange(queries, "b s -> b 1 s 1")
+    return ((rows * before).sum(-2).argmax(-1) - first_token(tokens)[:, None]).cpu()
 
 
 def _per_head(
-    value: Float[Tensor, "batch query"], pattern: Float[Tensor, "batch head query key"]
+    value: Float[Tensor, "batch query"], n_heads: int
 ) -> Float[Tensor, "batch head query"]:
-    return repeat(value, "b q -> b h q", h=pattern.shape[1])
+    return repeat(value, "b q -> b h q", h=n_heads)

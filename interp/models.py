@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +37,9 @@ from interp.targets import NONE
 DEFAULT = "SmolLM2-135M"
 """Name of the model that needs no hub: see `interp.fetch`."""
 
+STREAM = "interp_stream"
+"""Name of the attention of `interp.stream` among those that transformers knows."""
+
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -50,6 +53,7 @@ class Model:
 
     Attributes:
         bridge: TransformerLens' view of it, with its hooks.
+        plain: The same weights as transformers runs them; None for a bridge made elsewhere.
         tokenizer: As it came with the model; None if there is none, and then only token ids
             can be run.
         name: As asked for.
@@ -58,6 +62,7 @@ class Model:
     """
 
     bridge: TransformerBridge
+    plain: Any
     tokenizer: Any
     name: str
     revision: str | None
@@ -217,7 +222,8 @@ def load_model(
         return model
     if isinstance(model, TransformerBridge):
         name = str(getattr(model.cfg, "model_name", None) or "bridge")
-        return _opened(model, model.tokenizer if tokenizer is None else tokenizer, name, None)
+        tokenizer = model.tokenizer if tokenizer is None else tokenizer
+        return _opened(model, None, tokenizer, name, None)
     if isinstance(model, transformers.PreTrainedModel):
         return _bridged(_twin(model), tokenizer, model.name_or_path or type(model).__name__, None)
     if not isinstance(model, str | os.PathLike) or not os.fspath(model):
@@ -355,6 +361,7 @@ def _bridged(
     model.eval()
     model.set_attn_implementation("eager")
     model.config.architectures = [architecture]
+    plain = _twin(model)
     try:
         with _quiet():
             bridge = build_bridge_from_module(
@@ -372,12 +379,14 @@ def _bridged(
         bridge.tokenizer = tokenizer
         ends = detect_tokenizer_bos_eos(tokenizer)
         bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = ends
-    return _opened(bridge, tokenizer, name, revision)
+    return _opened(bridge, plain, tokenizer, name, revision)
 
 
-def _opened(bridge: TransformerBridge, tokenizer: Any, name: str, revision: str | None) -> Model:
+def _opened(
+    bridge: TransformerBridge, plain: Any, tokenizer: Any, name: str, revision: str | None
+) -> Model:
     windows = _windows(bridge.original_model.config, int(bridge.cfg.n_layers))
-    return Model(bridge, tokenizer, name, revision, windows)
+    return Model(bridge, plain, tokenizer, name, revision, windows)
 
 
 def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
@@ -389,6 +398,18 @@ def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
     if kinds is None:
         return (width,) * n_layers
     return tuple(width if kind in ("sliding_attention", "local") else None for kind in kinds)
+
+
+@contextmanager
+def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Let `function` be the model's attention, and put the model's own back afterwards."""
+    transformers.AttentionInterface.register(name, function)
+    own = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(own)
 
 
 @contextmanager

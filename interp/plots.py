@@ -36,7 +36,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import FORCED_WINDOW, LABELS, Thresholds
-from interp.mass import sink_columns
+from interp.mass import sink_columns, spaced
 from interp.scan import HeadScan
 from interp.targets import NONE, TARGETS, earlier_copies, ordinary
 
@@ -194,6 +194,59 @@ def pattern_page(scan: HeadScan, patterns: "AttentionPatterns", *, top: int = 4)
             outlined = Patch(facecolor="none", edgecolor=_ACCENT, label="targets of the kind")
             hidden = Patch(facecolor=_GREY, label="later tokens: out of sight")
             page.foot("attention from query to key", [outlined, hidden])
+    return page.figure
+
+
+def distance_curves(scan: HeadScan) -> Figure:
+    """The induction score of each head by the distance between the copies.
+
+    Heads that reach the threshold of the label at some distance have a colour and a name, at
+    the end of their line; all others are grey. Scores are in [0, 1], distances in tokens.
+
+    Raises:
+        InputError: If the scan has no scores by distance.
+    """
+    columns = scan.by_distance()
+    if not columns:
+        raise InputError("scan must have scores by distance, got none: scan with a longer length")
+    threshold = _thresholds(scan)["induction"]
+    page = _Page(
+        f"{_model_name(scan)}: how far back induction reaches",
+        "Two copies of random tokens, so many tokens apart; the second copy is scored.",
+        width=7.2,
+        body=3.9,
+        notes=[
+            f"Heads that reach {threshold:g} (dashed) at some distance are named, with their score"
+            " at the farthest; the others are grey. Layers and heads count from 0."
+        ],
+    )
+    with _styled():
+        panel = page.panel(0.6, 0.1, 5.6, 3.35)
+        scores = scan.frame[list(columns.values())].to_numpy(float, na_value=np.nan)
+        named = np.nan_to_num(scores).max(axis=1) >= threshold
+        panel.plot(list(columns), scores[~named].T, color="#cccccc", linewidth=0.5)
+        shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, max(1, named.sum())))
+        lines = zip(scan.frame["name"][named], scores[named], shades)
+        place = -np.inf
+        for name, line, shade in sorted(lines, key=lambda entry: entry[1][-1]):
+            panel.plot(list(columns), line, color=shade, linewidth=1.2, marker="o", markersize=2)
+            place = max(line[-1], place + 0.035)  # Names that would overlap move up.
+            panel.annotate(
+                f"{name}  {line[-1]:.2f}",
+                (max(columns), line[-1]),
+                (1.03, place),
+                textcoords=("axes fraction", "data"),
+                color=shade,
+                va="center",
+                arrowprops={"arrowstyle": "-", "color": shade, "linewidth": 0.3},
+            )
+        panel.axhline(threshold, color=_QUIET, linewidth=0.5, linestyle="--")
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(list(columns), [str(distance) for distance in columns])
+        panel.set(ylim=(0, 1), xlabel="distance between the copies (tokens)")
+        panel.set_ylabel("mean attention mass on the induction targets")
+        panel.tick_params(length=2, width=0.5, pad=2)
+        panel.minorticks_off()
     return page.figure
 
 
@@ -367,7 +420,9 @@ def _targets(
     if kind == "sink":
         fit = ordinary(tokens[None], special)
         share, least = thresholds["sink_column"], thresholds["sink_queries"]
-        columns = sink_columns(attention[None, None], fit, share=share, least=least)[0]
+        queries = spaced(fit)
+        rows = attention[None, None, queries[0].clamp(min=0)] * (queries[0] != NONE)[:, None]
+        columns = sink_columns(rows, queries, share=share, least=least)[0]
         marked = marked | (fit.T & columns).tril(-1)
     return marked
 

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from interp.labels import LABELS
-from interp.scan import HeadScan
+from interp.scan import AT_DISTANCE, HeadScan
 
 
 def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
@@ -60,7 +60,9 @@ def _notes(scan: HeadScan) -> Iterator[str]:
     made_by = scan.made_by
     for probe in made_by["probes"]:
         periods, size = probe["periods"], f"{probe['rows']} rows of {probe['length']}"
-        if periods:
+        if probe["parts"][0].startswith(AT_DISTANCE):
+            yield f"run: {size} tokens, twice the same {periods[0]} random ones"
+        elif periods:
             spread = f"periods of {min(periods)} to {max(periods)}"
             yield f"run: {size} random tokens that repeat with {spread}"
         else:

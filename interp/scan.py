@@ -1,13 +1,14 @@
 """One model's table of heads: measured by `scan_heads`, kept in a `HeadScan`."""
 
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pandas as pd
 import torch
@@ -26,14 +27,29 @@ from interp.labels import (
     score_layer,
     why_not_measured,
 )
+from interp.mass import Attention, FromPattern
 from interp.targets import TARGETS
 
 if TYPE_CHECKING:
     from interp.models import Model
 
+LOG = logging.getLogger("interp")
+
 SCHEMA_VERSION = 1
+AT_DISTANCE = "induction_at_"
+"""Beginning of the columns with the induction score at one distance between the copies."""
+
+SHORTEST = 32
+"""Shortest of those distances; each next one is twice as far."""
+
 LENGTH = 129
 """Tokens in a probe's row, if the model's context allows: BOS and 128 more."""
+
+Method = Literal["stream", "hooks"]
+"""How attention is read: without patterns, or as one layer's patterns at a time."""
+
+_TOKENS = 2048
+"""Tokens that are run at once, if a row is not longer."""
 
 _SIZE = 1 << 26
 """Bytes that one layer's patterns may take in one batch of rows."""
@@ -44,6 +60,8 @@ def scan_heads(
     *,
     rows: int = 16,
     seed: int = 0,
+    length: int | None = None,
+    method: str = "stream",
     thresholds: Thresholds | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> "HeadScan":
@@ -60,6 +78,12 @@ def scan_heads(
         model: A `Model`, or anything that `interp.load_model` takes.
         rows: Rows of random tokens; of text, which only informs, there are half as many.
         seed: Of the random tokens. The same seed gives the same numbers.
+        length: Tokens in a row; 129 if left out, or the model's context if that is shorter.
+            A longer one adds the induction score by distance, for two copies 32, 64, 128 ...
+            tokens apart, as far as the length goes: a head may find what is near only.
+        method: `stream` scores queries and keys, exactly, and never builds a pattern; `hooks`
+            scores patterns, one layer's at a time. A model whose attention cannot be streamed
+            is read by hooks; the result says which it was.
         thresholds: What decides; `Thresholds()` if left out.
         progress: Called with (layers done, layers in all).
 
@@ -70,11 +94,15 @@ def scan_heads(
 
     model = load_model(model)
     thresholds = thresholds or Thresholds()
-    made = _probes(model, rows, seed)
-    scores = _measure(model, made, thresholds, progress)
+    how = _method_for(model, method)
+    length = min(LENGTH, model.n_ctx) if length is None else length
+    made = _probes(model, rows, seed, length)
+    on_text = next(iter(made[-1].parts))  # Text if there is any, else the random tokens.
+    far = _far_probes(model, rows, seed, length) if length > LENGTH else []
+    scores = _measure(model, made + far, thresholds, how, on_text, progress)
     parts = list(scores)
     source = {kind: "repeated" for kind in TARGETS}
-    source |= {"sink": "random"} | {name: parts[-1] for name in STATISTICS}
+    source |= {"sink": "random"} | {name: on_text for name in STATISTICS}
 
     verdicts, others = [], []
     for layer in sorted(scores["repeated"]):
@@ -102,9 +130,8 @@ def scan_heads(
                 tokens, judged, thresholds, special=model.special, window=window
             ),
         )
-        if "text" in parts:
-            others += _on_text(by_part["text"])
-    return HeadScan.of(verdicts, others, _made_by(model, made, seed, thresholds, source))
+        others += _others(by_part)
+    return HeadScan.of(verdicts, others, _made_by(model, made + far, seed, thresholds, how, source))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +141,8 @@ class HeadScan:
     Attributes:
         frame: One row per head. `label` is the most specific of `labels`. Scores are mean
             attention mass in [0, 1], each with its `_chance`, the score of even attention;
-            `text_...` are the same scores on natural text. `entropy` is in nats,
+            `text_...` are the same on natural text, `induction_at_...` the induction score for
+            two copies so many tokens apart. `entropy` is in nats,
             `mean_distance` in tokens, `window` what the architecture lets the layer see, and
             `sink_position` is counted from the first token. What could not be measured is
             missing, and `not_measured` says why.
@@ -152,9 +180,10 @@ class HeadScan:
         pieces = []
         for column in self.frame.columns:
             kind = column.removeprefix("text_")
-            if kind not in (*TARGETS, *STATISTICS):
+            far = kind.startswith(AT_DISTANCE)
+            if kind not in (*TARGETS, *STATISTICS) and not far:
                 continue
-            own = self.made_by.get("scored_on", {}).get(kind, "patterns")
+            own = self.made_by.get("scored_on", {}).get(kind, "repeated" if far else "patterns")
             prompt = own if kind == column else "text"
             piece = self.frame[["layer", "head"]].assign(
                 model=self.made_by.get("model", ""),
@@ -193,6 +222,11 @@ class HeadScan:
         if score not in rows:
             return rows
         return rows.sort_values(by=[score, "layer", "head"], ascending=[False, True, True])
+
+    def by_distance(self) -> dict[int, str]:
+        """The columns with the induction score for copies so many tokens apart, by distance."""
+        names = [name for name in self.frame.columns if name.startswith(AT_DISTANCE)]
+        return {int(name.removeprefix(AT_DISTANCE)): name for name in names}
 
     def summary(self) -> dict[str, int]:
         """How many heads have each primary label, the most specific label first."""
@@ -237,16 +271,54 @@ class HeadScan:
             ) from error
 
 
-def _probes(model: "Model", rows: int, seed: int) -> list[probes.Probe]:
-    length = min(LENGTH, model.n_ctx)
+def _method_for(model: "Model", method: str) -> Method:
+    from interp.stream import streams
+
+    if method not in get_args(Method):
+        raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    if method == "stream" and streams(model):
+        return "stream"
+    if method == "stream":
+        LOG.info("%s cannot be streamed: reading patterns, one layer at a time", model.name)
+    return "hooks"
+
+
+def _probes(model: "Model", rows: int, seed: int, length: int) -> list[probes.Probe]:
+    if length > model.n_ctx:
+        raise InputError(
+            f"length must fit the model's context of {model.n_ctx} tokens, got {length}"
+        )
     made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)]
     if model.tokenizer is not None:
         texts = probes.passages().values()
         encoded = [
             torch.tensor(model.tokenizer(t, add_special_tokens=False)["input_ids"]) for t in texts
         ]
-        natural = probes.text(encoded, rows=max(1, rows // 2), length=length, bos=model.bos)
+        # A passage is not cut together with another, so long rows of text do not exist.
+        shortest = min(map(len, encoded)) + (model.bos is not None)
+        natural = probes.text(
+            encoded, rows=max(1, rows // 2), length=min(length, shortest), bos=model.bos
+        )
         made += [natural] if natural is not None else []
+    return made
+
+
+def _far_probes(model: "Model", rows: int, seed: int, length: int) -> list[probes.Probe]:
+    """Two copies at distances of 32, 64, 128 ... tokens, as far as `length` goes."""
+    made = []
+    period, opening = SHORTEST, int(model.bos is not None)
+    while 2 * period + opening <= length:
+        probe = probes.repeated(
+            model.vocabulary,
+            rows=max(1, min(rows, _TOKENS // (2 * period))),
+            length=2 * period + opening,
+            bos=model.bos,
+            seed=seed,
+            period=period,
+        )
+        far = {f"{AT_DISTANCE}{period}": probe.parts["repeated"]}
+        made.append(probes.Probe(probe.tokens, far, probe.periods))
+        period *= 2
     return made
 
 
@@ -254,13 +326,15 @@ def _measure(
     model: "Model",
     made: list[probes.Probe],
     thresholds: Thresholds,
+    method: Method,
+    on_text: str,
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, dict[int, list[LayerScores]]]:
-    """Run the probes and score each layer as its pattern is made: `[part][layer]`, by batch."""
+    """Run the probes and score each layer as it attends: `[part][layer]`, by batch."""
     from interp.hooks import run
+    from interp.stream import stream
 
-    length = made[0].tokens.shape[1]
-    batches = [b for p in made for b in p.split(max(1, _SIZE // (4 * model.n_heads * length**2)))]
+    batches = [batch for probe in made for batch in probe.split(_rows(model, probe, method))]
     scores: dict[str, dict[int, list[LayerScores]]] = {}
     done = 0
     for batch in batches:
@@ -268,35 +342,60 @@ def _measure(
 
         def score(
             layer: int,
-            pattern: torch.Tensor,
+            attention: Attention,
             parts: dict[str, torch.Tensor] = batch.parts,
             tokens: torch.Tensor = tokens,
         ) -> None:
             nonlocal done
-            if pattern.triu(1).any():
-                raise InputError(f"model must be causal, got {model.name}, which looks ahead")
             for part, queries in parts.items():
                 measured = score_layer(
-                    pattern,
+                    attention,
                     tokens,
                     counted=queries.to(tokens.device),
                     special=model.special,
                     window=model.windows[layer],
                     thresholds=thresholds,
+                    statistics=part == on_text,
                 )
                 scores.setdefault(part, {}).setdefault(layer, []).append(measured)
             done += 1
             if progress is not None:
                 progress(done, len(batches) * model.n_layers)
 
-        run(model, batch.tokens, score)
+        def score_pattern(
+            layer: int, pattern: torch.Tensor, score: Callable[..., None] = score
+        ) -> None:
+            if pattern.triu(1).any():
+                raise InputError(f"model must be causal, got {model.name}, which looks ahead")
+            score(layer, FromPattern(pattern))
+
+        if method == "stream":
+            stream(model, batch.tokens, score)
+        else:
+            run(model, batch.tokens, score_pattern)
     return scores
 
 
-def _on_text(scores: LayerScores) -> list[dict[str, float]]:
-    """For each head its scores on natural text."""
-    columns = {f"text_{k}": scores.tallies[k].mean.tolist() for k in TARGETS if k in scores.tallies}
-    return [dict(zip(columns, values)) for values in zip(*columns.values())]
+def _rows(model: "Model", probe: probes.Probe, method: Method) -> int:
+    """How many rows to run at once."""
+    length = probe.tokens.shape[1]
+    at_once = _TOKENS // length
+    if method == "hooks":
+        at_once = min(at_once, _SIZE // (4 * model.n_heads * length**2))
+    return max(1, at_once)
+
+
+def _others(by_part: dict[str, LayerScores]) -> list[dict[str, float]]:
+    """For each head what no label comes from: scores on text, and induction by distance."""
+    text = by_part["text"].tallies if "text" in by_part else {}
+    on_text = {f"text_{kind}": tally for kind, tally in text.items() if kind in TARGETS}
+    columns = {name: tally.mean.tolist() for name, tally in on_text.items()}
+    columns |= {f"{name}_chance": tally.uniform_mean.tolist() for name, tally in on_text.items()}
+    for part, scores in by_part.items():
+        if part.startswith(AT_DISTANCE) and "induction" in scores.tallies:
+            columns[part] = scores.tallies["induction"].mean.tolist()
+    n_heads = by_part["repeated"].sink_position.shape[1]
+    return [{name: values[head] for name, values in columns.items()} for head in range(n_heads)]
 
 
 def _made_by(
@@ -304,6 +403,7 @@ def _made_by(
     made: list[probes.Probe],
     seed: int,
     thresholds: Thresholds,
+    method: Method,
     source: dict[str, str],
 ) -> dict[str, Any]:
     return {
@@ -316,7 +416,7 @@ def _made_by(
         "bos": model.bos,
         "bos_text": None if model.bos is None else model.texts_of(torch.tensor([model.bos]))[0],
         "seed": seed,
-        "method": "hooks",
+        "method": method,
         "probes": [
             {
                 "parts": list(probe.parts),

@@ -46,7 +46,13 @@ class Probe:
 
 
 def repeated(
-    vocabulary: Int[Tensor, " id"], *, rows: int, length: int, bos: int | None, seed: int
+    vocabulary: Int[Tensor, " id"],
+    *,
+    rows: int,
+    length: int,
+    bos: int | None,
+    seed: int,
+    period: int | None = None,
 ) -> Probe:
     """Rows of random tokens, each repeated with a period of its own until the row is full.
 
@@ -60,6 +66,7 @@ def repeated(
         length: Tokens in a row, BOS included.
         bos: Id that opens every row, or None.
         seed: Of a generator of its own; the global one is left alone.
+        period: Of every row alike, to see how a score depends on the distance.
 
     Raises:
         InputError: If there are no rows, or rows too short or ids too few to repeat anything.
@@ -67,7 +74,7 @@ def repeated(
     if rows < 1:
         raise InputError(f"rows must be at least 1, got {rows}")
     body = length - (bos is not None)
-    least, most = body * 3 // 8, body * 5 // 8
+    least, most = (body * 3 // 8, body * 5 // 8) if period is None else (period, period)
     if least < 4:
         shortest = 11 + (bos is not None)
         raise InputError(f"length must be at least {shortest} tokens, got {length}")
@@ -79,11 +86,11 @@ def repeated(
     # Each period comes once before any comes again, so that rows differ all they can.
     number = most + 1 - least
     rounds = [torch.randperm(number, generator=generator) for _ in range(0, rows, number)]
-    periods = (least + torch.cat(rounds)[:rows]).tolist()
+    periods = (torch.cat(rounds)[:rows] + least).tolist()
     ids = []
-    for period in periods:
-        block = vocabulary[torch.randperm(len(vocabulary), generator=generator)[:period]]
-        ids.append(block[torch.arange(body) % period])
+    for distance in periods:
+        block = vocabulary[torch.randperm(len(vocabulary), generator=generator)[:distance]]
+        ids.append(block[torch.arange(body) % distance])
     tokens = torch.stack(ids)
     if bos is not None:
         tokens = _opened_by(bos, tokens)

@@ -25,7 +25,20 @@ def main(
     ] = Path("results"),
     seed: Annotated[int, typer.Option(min=0, help="Of the random tokens.")] = 0,
     rows: Annotated[int, typer.Option(min=1, help="Rows of random tokens to average over.")] = 16,
-    top: Annotated[int, typer.Option(min=1, help="Heads of each kind to print and to draw.")] = 8,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            min=12,
+            help="Tokens in a row; above 129 the induction score by distance is measured too."
+            "  [default: 129, or the model's context if shorter]",
+        ),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="stream: no pattern is ever built; hooks: one layer's at a time.")
+    ] = "stream",
+    top: Annotated[
+        int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
+    ] = 8,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     format: Annotated[str, typer.Option(help="Of the figures: png, svg, pdf.")] = "png,svg",
@@ -35,7 +48,8 @@ def main(
     Runs the model on random tokens that repeat and on natural text, labels every head as
     induction, duplicate token, previous token, current token, local window or attention sink,
     prints the strongest heads of each kind, and writes the table (heads.csv, heads.parquet,
-    heads.json) and two figures (score_mosaic, pattern_page) to the folder OUT.
+    heads.json) and two figures (score_mosaic, pattern_page) to the folder OUT. With a LENGTH
+    above 129 the induction score by distance is measured and drawn too (induction_by_distance).
 
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
@@ -47,17 +61,20 @@ def main(
         with command.progress(f"loading {model}") as step:
             opened = interp.load_model(model, dtype=dtype, device=device)
             step(f"scanning {opened.name}")
-            scan = interp.scan_heads(opened, rows=rows, seed=seed, progress=step.advance)
+            scan = interp.scan_heads(
+                opened, rows=rows, seed=seed, length=length, method=method, progress=step.advance
+            )
             step("drawing")
-            length = min(49, opened.n_ctx)
             example = tokens.repeated(
-                opened.vocabulary, rows=1, length=length, bos=opened.bos, seed=seed
+                opened.vocabulary, rows=1, length=min(49, opened.n_ctx), bos=opened.bos, seed=seed
             )
             patterns = interp.attention_patterns(opened, example.tokens)
             figures = {
                 "score_mosaic": plots.score_mosaic(scan),
-                "pattern_page": plots.pattern_page(scan, patterns, top=top),
+                "pattern_page": plots.pattern_page(scan, patterns, top=min(top, 4)),
             }
+            if scan.by_distance():
+                figures["induction_by_distance"] = plots.distance_curves(scan)
             for ending in ("csv", "parquet", "json"):
                 scan.save(scratch / f"heads.{ending}")
             for ending in formats:

@@ -23,7 +23,7 @@ def test_hooks_give_what_the_model_itself_gives(family):
     # The same float32 sums in another order.
     assert torch.allclose(patterns, own_attention(tiny(family), ids), atol=5e-6)
     # A weak oracle otherwise: near-uniform attention looks alike whatever is wrong.
-    assert patterns[..., -1, :].amax() > 0.3
+    assert patterns[..., -1, :].amax() > 0.25
 
 
 def test_patterns_carry_what_was_run():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from interp.labels import Thresholds, score_layer
-from interp.mass import Tally, attention_mass, sink_columns, visible_keys
+from interp.mass import FromPattern, Tally, attention_mass, sink_columns, spaced, visible_keys
 from interp.targets import NONE, TARGETS
 
 EXACT = {"rtol": 0, "atol": 0}
@@ -122,7 +122,7 @@ def test_scoring_never_writes_to_its_inputs():
     before = [tensor.clone() for tensor in (pattern, tokens, counted)]
     score_layer(pattern, tokens, counted=counted, window=9, thresholds=Thresholds())
     attention_mass(pattern, TARGETS["induction"](tokens))
-    sink_columns(pattern, counted, share=0.1, least=4)
+    sinks(pattern, counted, share=0.1, least=4)
     for tensor, copy in zip((pattern, tokens, counted), before, strict=True):
         assert torch.equal(tensor, copy)
 
@@ -136,6 +136,11 @@ def test_visible_keys_count_the_real_tokens_up_to_the_query(window):
             if row[q] != NONE:
                 assert count == min(limit, sum(token != NONE for token in row[: q + 1]))
             assert count >= 1
+
+
+def sinks(pattern: Tensor, counted: Tensor, **limits: float) -> Tensor:
+    queries = spaced(counted)
+    return sink_columns(FromPattern(pattern).rows(queries), queries, **limits)
 
 
 def slow_sink_columns(pattern: Tensor, counted: Tensor, share: float, least: int) -> Tensor:
@@ -158,7 +163,7 @@ def slow_sink_columns(pattern: Tensor, counted: Tensor, share: float, least: int
 def test_sink_columns_are_those_of_the_definition(seed, length, least, share):
     pattern = random_pattern(seed, 2, 3, length)
     counted = torch.rand(2, length, generator=torch.Generator().manual_seed(seed)) < 0.8
-    fast = sink_columns(pattern, counted, share=share, least=least)
+    fast = sinks(pattern, counted, share=share, least=least)
     assert torch.equal(fast, slow_sink_columns(pattern, counted, share, least))
 
 
@@ -167,7 +172,7 @@ def columns_of(look: Callable[[int], int], length: int = 40) -> list[int]:
     for q in range(length):
         pattern[0, 0, q, min(look(q), q)] = 1
     counted = torch.ones(1, length, dtype=torch.bool)
-    return sink_columns(pattern, counted, share=0.1, least=16)[0, 0].nonzero().flatten().tolist()
+    return sinks(pattern, counted, share=0.1, least=16)[0, 0].nonzero().flatten().tolist()
 
 
 SINKS = {

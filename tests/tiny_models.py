@@ -8,6 +8,8 @@ SIZES = {"vocab_size": 200, "max_position_embeddings": 64}
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
 GROUPED = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8}
 
+MIXED = ["sliding_attention", "full_attention"]
+
 CONFIGS = {
     "gpt2": lambda: transformers.GPT2Config(
         n_layer=2, n_head=4, n_embd=32, n_positions=64, vocab_size=200
@@ -16,6 +18,16 @@ CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**SIZES, **GROUPED),
     "mistral": lambda: transformers.MistralConfig(**SIZES, **GROUPED, sliding_window=4),
     "gemma2": lambda: transformers.Gemma2Config(**SIZES, **GROUPED, sliding_window=4),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **SIZES, **{**GROUPED, "num_key_value_heads": 1}, sliding_window=4, layer_types=MIXED
+    ),
+    "gptoss": lambda: transformers.GptOssConfig(
+        **SIZES, **GROUPED, num_local_experts=4, sliding_window=4
+    ),
+    "opt": lambda: transformers.OPTConfig(**SIZES, **SMALL, ffn_dim=64, word_embed_proj_dim=32),
+    "phi": lambda: transformers.PhiConfig(**SIZES, **SMALL, intermediate_size=64),
+    "qwen3": lambda: transformers.Qwen3Config(**SIZES, **GROUPED),
+    "bloom": lambda: transformers.BloomConfig(n_layer=2, n_head=4, hidden_size=32, vocab_size=200),
     "neo": lambda: transformers.GPTNeoConfig(
         **SIZES,
         num_layers=2,

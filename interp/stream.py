@@ -1,0 +1,114 @@
+"""Attention of a running model without patterns: queries, keys and log-sum-exps.
+
+A function of ours takes the place of the model's attention (transformers' attention
+interface). It calls the same fused kernel as the plain forward pass, which returns the
+log-sum-exp of every row beside the output, and hands queries, keys and log-sum-exps over as
+`FromQK`; what is then asked of them is exact and costs memory that grows with the length.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from interp.attention import tiled_attention
+from interp.errors import InputError
+from interp.hooks import attention_layers, cheap_forward
+from interp.mass import FromQK
+from interp.models import STREAM, Model, attend_with
+from interp.targets import NONE
+
+Visit = Callable[[int, FromQK], None]
+
+_VISIT: ContextVar[Visit] = ContextVar("visit")
+
+
+def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None:
+    """Run `tokens` once and call `visit(layer, attention)` as each layer attends.
+
+    Padding (-1) is on the right; what is said of its queries means nothing.
+
+    Raises:
+        InputError: If the attention of a layer is not finite.
+    """
+    real = (tokens != NONE).to(model.device)
+
+    def look(layer: int, attention: FromQK) -> None:
+        if not torch.where(real[:, None], attention.lse, 0).isfinite().all():
+            raise InputError(
+                f"attention of layer {layer} is not finite in {model.dtype_name}:"
+                " use float32 or bfloat16"
+            )
+        visit(layer, attention)
+
+    with _streaming(model, look), torch.no_grad():
+        ids = tokens.clamp(min=0).to(model.device)
+        model.plain(ids, **cheap_forward(model.plain))
+
+
+def streams(model: Model) -> bool:
+    """Whether every attention layer of `model` can be streamed: found out on two tokens."""
+    if model.plain is None:
+        return False
+    seen = []
+    try:
+        ids = model.vocabulary[:2][None]
+        stream(model, ids, lambda layer, attention: seen.append(layer))
+    except Exception:
+        # Models that are not on the interface fail in ways of their own; none of them matters,
+        # since there is another way to read them.
+        return False
+    return sorted(seen) == attention_layers(model, None)
+
+
+@contextmanager
+def _streaming(model: Model, visit: Visit) -> Iterator[None]:
+    token = _VISIT.set(visit)
+    try:
+        with attend_with(model.plain, STREAM, _attend):
+            yield
+    finally:
+        _VISIT.reset(token)
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers calls it; the mask is ours, causal and within the window."""
+    if attention_mask is not None or position_bias is not None or query.shape[2] != key.shape[2]:
+        raise NotImplementedError("only causal attention of a whole prompt can be streamed")
+    if not getattr(module, "is_causal", True):
+        raise NotImplementedError("only causal attention can be streamed")
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    window = sliding_window if sliding_window and sliding_window < query.shape[2] else None
+    options = {"softcap": softcap, "window": window, "sinks": s_aux}
+    out, lse = _output_and_lse(query, key, value, scale, options)
+    attention = FromQK(query, key, lse, scale, softcap=softcap, window=window, sinks=s_aux)
+    _VISIT.get()(module.layer_idx, attention)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _output_and_lse(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, options: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """By the fused kernel where it returns both, else by tiles."""
+    plain = all(option is None for option in options.values())
+    if plain and query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return fused(query, key, value, 0.0, True, attn_mask=None, scale=scale)
+    tiled = tiled_attention(query, key, value, scale=scale, **options)
+    return tiled.out.to(query.dtype), tiled.lse

@@ -1,0 +1,227 @@
+"""Scores from queries and keys must be the scores from patterns; and must not, if spoiled."""
+
+import pytest
+import torch
+from tiny_models import CONFIGS, tiny, words_tokenizer
+
+import interp
+from interp import mass, tokens
+from interp.labels import Thresholds, score_layer
+from interp.mass import FromPattern, FromQK, attention_mass, attention_mass_from_qk, spaced
+from interp.stream import stream, streams
+
+STREAMED = sorted(set(CONFIGS) - {"neo", "bloom"})
+THRESHOLDS = Thresholds()
+
+
+def rows(model: interp.Model, padding: int) -> torch.Tensor:
+    """Repeated rows, the second one cut short by `padding`."""
+    ids = tokens.repeated(model.vocabulary, rows=2, length=64, bos=1, seed=0).tokens.clone()
+    if padding:
+        ids[1, -padding:] = -1
+    return ids
+
+
+def by_both(model: interp.Model, ids: torch.Tensor) -> list[tuple]:
+    """Each layer's scores from queries and keys, and from the pattern."""
+    from interp.hooks import run
+
+    options = [
+        {"special": model.special, "window": w, "thresholds": THRESHOLDS} for w in model.windows
+    ]
+    streamed, hooked = {}, {}
+    stream(model, ids, lambda i, a: streamed.update({i: score_layer(a, ids, **options[i])}))
+    run(model, ids, lambda i, p: hooked.update({i: score_layer(p, ids, **options[i])}))
+    assert sorted(streamed) == sorted(hooked) == list(range(model.n_layers))
+    return [(streamed[i], hooked[i]) for i in range(model.n_layers)]
+
+
+def largest_difference(pairs: list[tuple]) -> float:
+    worst = 0.0
+    for ours, theirs in pairs:
+        assert ours.tallies.keys() == theirs.tallies.keys()
+        for name, tally in ours.tallies.items():
+            other = theirs.tallies[name]
+            assert torch.equal(tally.queries, other.queries)
+            if tally.queries.sum():
+                worst = max(worst, (tally.mean - other.mean).abs().max().item())
+                worst = max(worst, (tally.uniform_mean - other.uniform_mean).abs().max().item())
+    return worst
+
+
+@pytest.mark.parametrize("padding", [0, 9])
+@pytest.mark.parametrize("family", STREAMED)
+def test_streaming_gives_the_scores_of_the_patterns(family, padding):
+    model = interp.load_model(tiny(family))
+    assert streams(model)
+    assert largest_difference(by_both(model, rows(model, padding))) < 1e-5
+
+
+SPOILED = {
+    "scale forgotten": ("llama", {"scale": 1.0}),
+    "window off by one": ("mistral", {"window": 5}),
+    "soft-cap forgotten": ("gemma2", {"softcap": None}),
+    "learned sinks forgotten": ("gptoss", {"sinks": None}),
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED)
+def test_a_forgotten_detail_would_be_seen(spoiled, monkeypatch):
+    family, changes = SPOILED[spoiled]
+    original = FromQK.__init__
+
+    def spoil(self, q, k, lse, scale, **options):
+        original(self, q, k, lse, changes.get("scale", scale), **{**options, **changes_of(options)})
+
+    def changes_of(options):
+        return {name: value for name, value in changes.items() if name in options}
+
+    model = interp.load_model(tiny(family))
+    monkeypatch.setattr(FromQK, "__init__", spoil)
+    assert largest_difference(by_both(model, rows(model, 0))) > 1e-3
+
+
+def test_swapped_head_groups_would_be_seen(monkeypatch):
+    model = interp.load_model(tiny("llama"))
+    original = FromQK.__init__
+
+    def swap(self, q, k, *rest, **options):
+        original(self, q, k.flip(1), *rest, **options)
+
+    monkeypatch.setattr(FromQK, "__init__", swap)
+    assert largest_difference(by_both(model, rows(model, 0))) > 1e-3
+
+
+@pytest.mark.parametrize("family", ["neo", "bloom"])
+def test_what_is_not_on_the_interface_is_read_by_hooks_and_says_so(family, caplog):
+    caplog.set_level("INFO", logger="interp")
+    scan = interp.scan_heads(tiny(family), rows=1)
+    assert scan.made_by["method"] == "hooks"
+    assert "cannot be streamed: reading patterns, one layer at a time" in caplog.text
+
+
+def test_a_bridge_made_elsewhere_is_read_by_hooks():
+    model = interp.load_model(interp.load_model(tiny("gpt2")).bridge)
+    assert model.plain is None
+    assert interp.scan_heads(model, rows=1).made_by["method"] == "hooks"
+
+
+def test_streaming_is_the_default_and_the_result_says_so():
+    model = interp.load_model(tiny("llama"), words_tokenizer())
+    assert interp.scan_heads(model, rows=1).made_by["method"] == "stream"
+    assert interp.scan_heads(model, rows=1, method="hooks").made_by["method"] == "hooks"
+    with pytest.raises(interp.InputError, match="method must be one of stream, hooks, got 'fast'"):
+        interp.scan_heads(model, rows=1, method="fast")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_failing_visit_puts_the_models_attention_back(error):
+    model = interp.load_model(tiny("llama"))
+    before = model.plain.config._attn_implementation
+
+    def fail(layer, attention):
+        raise error
+
+    with pytest.raises(error):
+        stream(model, torch.tensor([[1, 5, 6]]), fail)
+    assert model.plain.config._attn_implementation == before
+
+
+def test_no_tensor_of_the_patterns_size_is_made():
+    """At 512 tokens a pattern of 8 heads has 2 million entries."""
+    model = interp.load_model(tiny("gpt2", n_positions=512, vocab_size=400, n_layer=1))
+    probe = tokens.repeated(model.vocabulary, rows=1, length=512, bos=None, seed=0)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            for tensor in result if isinstance(result, tuple | list) else [result]:
+                if isinstance(tensor, torch.Tensor):
+                    largest = max(largest, tensor.numel())
+            return result
+
+    def score(layer, attention):
+        score_layer(
+            attention,
+            probe.tokens,
+            counted=probe.parts["repeated"],
+            thresholds=THRESHOLDS,
+            statistics=False,
+        )
+
+    with Watch():
+        stream(model, probe.tokens, score)
+    assert 0 < largest < 4 * 512 * 512
+
+
+def test_mass_from_queries_and_keys_is_mass_from_the_pattern():
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
+    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(
+        torch.ones(40, 40).triu(1).bool(), -torch.inf
+    )
+    lse, pattern = scores.logsumexp(-1), scores.softmax(-1)
+    keys = torch.randint(-1, 40, (2, 40, 3), generator=generator)
+    keys = torch.where(keys > torch.arange(40)[:, None], -1, keys)
+    ours = attention_mass_from_qk(q, k, lse, 0.5, keys)
+    # float32 sums in another order.
+    assert torch.allclose(ours, attention_mass(pattern, keys), atol=1e-5)
+    near = torch.arange(40)[:, None] - torch.arange(8)
+    near = torch.where(near < 0, -1, near).expand(2, -1, -1)
+    ours = attention_mass_from_qk(q, k, lse, 0.5, near)
+    assert torch.allclose(ours, attention_mass(pattern, near), atol=1e-5)
+
+
+def test_rows_and_columns_from_queries_and_keys_are_the_patterns():
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
+    seen = torch.ones(40, 40).tril().triu(-8).bool()
+    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(~seen, -torch.inf)
+    two = FromQK(q, k, scores.logsumexp(-1), 0.5, window=9), FromPattern(scores.softmax(-1))
+    queries = torch.tensor([[0, 3, 39], [7, 8, -1]])
+    columns = torch.randint(-1, 40, (2, 6, 4), generator=generator)
+    for ours, theirs in (
+        [attention.rows(queries) for attention in two],
+        [attention.on_columns(columns) for attention in two],
+        *zip(*(attention.entropy_and_distance() for attention in two), strict=True),
+    ):
+        assert torch.allclose(ours, theirs, atol=2e-5)  # float32 sums in another order.
+
+
+def test_spaced_queries_are_all_of_few_and_even_ones_of_many():
+    counted = torch.zeros(2, 500, dtype=torch.bool)
+    counted[0, 100:400] = True
+    counted[1, [3, 5, 8]] = True
+    chosen = spaced(counted, most=4)
+    assert chosen.tolist() == [[100, 200, 299, 399], [3, 5, 8, -1]]
+    assert spaced(counted).shape == (2, mass.SAMPLE)
+
+
+def test_a_long_prompt_shows_how_induction_depends_on_the_distance():
+    model = interp.load_model(tiny("llama", vocab_size=400, max_position_embeddings=260))
+    scan = interp.scan_heads(model, rows=2, length=257)
+    assert list(scan.by_distance()) == [32, 64, 128]
+    assert scan.frame["induction_at_128"].notna().all()
+    assert set(scan.to_long()["score"]) >= {"induction_at_32", "induction_at_128"}
+    assert interp.scan_heads(model, rows=1).by_distance() == {}
+
+
+def test_distances_beyond_a_layers_window_are_missing_not_zero():
+    model = interp.load_model(tiny("gemma2", vocab_size=400, max_position_embeddings=260))
+    frame = interp.scan_heads(model, rows=1, length=257).frame
+    assert frame.loc[frame["layer"] == 0, "induction_at_64"].isna().all()
+    assert frame.loc[frame["layer"] == 1, "induction_at_64"].notna().all()
+
+
+def test_a_length_beyond_the_context_is_refused():
+    message = "length must fit the model's context of 64 tokens, got 65"
+    with pytest.raises(interp.InputError, match=message):
+        interp.scan_heads(tiny("gpt2"), length=65)
+
+
+@pytest.mark.real_model
+def test_the_real_model_gives_the_same_scores_both_ways_at_1024_tokens(real_model):
+    probe = tokens.repeated(real_model.vocabulary, rows=1, length=1024, bos=1, seed=0)
+    assert largest_difference(by_both(real_model, probe.tokens)) < 1e-5
