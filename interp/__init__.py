@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from interp.errors import InputError
     from interp.heads import Head
     from interp.hooks import AttentionPatterns, attention_patterns
-    from interp.labels import HeadLabel, Thresholds, classify_heads
+    from interp.labels import HeadLabel, classify_heads
     from interp.models import Model, load_model
     from interp.scan import HeadScan, scan_heads
+    from interp.scores import Thresholds
 
 __version__ = "0.1.0"
 
@@ -38,7 +39,7 @@ _HOME = {
     "HeadScan": "scan",
     "InputError": "errors",
     "Model": "models",
-    "Thresholds": "labels",
+    "Thresholds": "scores",
     "attention_patterns": "hooks",
     "classify_heads": "labels",
     "load_model": "models",

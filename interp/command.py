@@ -95,3 +95,15 @@ def listed(text: str, allowed: Sequence[str], *, name: str) -> list[str]:
         if part not in allowed:
             raise InputError(f"{name} must list some of {', '.join(allowed)}, got {text!r}")
     return parts
+
+
+def whole_numbers(text: str, *, name: str, least: int) -> list[int]:
+    """The whole numbers in `text`, separated by commas.
+
+    Raises:
+        InputError: If one of them is not a whole number of at least `least`.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
+        raise InputError(f"{name} must list whole numbers from {least} up, got {text!r}")
+    return [int(part) for part in parts]

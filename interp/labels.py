@@ -15,90 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from einops import rearrange, repeat
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.mass import Attention, FromPattern, Tally, sink_columns, spaced, visible_keys
 from interp.patterns import as_layers, as_tokens, check_pattern
-from interp.targets import NONE, TARGETS, earlier_copies, first_token, ordinary, positions
+from interp.scores import LayerScores, Thresholds, ask, score_layer, targets_of
+from interp.targets import NONE, TARGETS, earlier_copies, ordinary
 
 MIXED = "mixed"
 NOT_ENOUGH = "not enough tokens"
 FORCED_WINDOW = "local window (by architecture)"
 LABELS = {kind: kind.replace("_", " ") for kind in TARGETS}
 """Score name -> label word, the most specific first; the first that holds is `label`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Thresholds:
-    """Every number that decides a label, in one place.
-
-    Attributes:
-        induction: Least excess for the label, here and in the next five.
-            0.4 is the usual value for stripes (ARENA 1.2).
-        duplicate_token: As `induction`.
-        previous_token: As `induction`.
-        current_token: As `induction`.
-        local_window: No published value: more than half of the attention.
-        sink: epsilon = 0.3 of Gu et al. 2024 (arXiv 2410.10781).
-        window_width: How many positions, the query's own among them, are "local".
-        sink_column: Least share of the later queries' attention that makes a column other
-            than the first token a sink (see `interp.mass.sink_columns`).
-        sink_queries: How many later queries it takes to call a column a sink.
-        min_queries: How many counted queries it takes to say anything about a kind.
-    """
-
-    induction: float = 0.4
-    duplicate_token: float = 0.4
-    previous_token: float = 0.4
-    current_token: float = 0.4
-    local_window: float = 0.5
-    sink: float = 0.3
-    window_width: int = 8
-    sink_column: float = 0.1
-    sink_queries: int = 16
-    min_queries: int = 4
-
-    def __post_init__(self) -> None:
-        for name in (*TARGETS, "sink_column"):
-            if not 0 < getattr(self, name) <= 1:
-                raise InputError(f"{name} must be in (0, 1], got {getattr(self, name)}")
-        for name in ("window_width", "sink_queries", "min_queries"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
-class LayerScores:
-    """What was measured on one layer, row by row.
-
-    Attributes:
-        tallies: By kind, and for `entropy` (nats) and `mean_distance` (tokens back).
-        sink_position: The column that takes most of each head's resting attention, counted
-            from the row's first token.
-    """
-
-    tallies: dict[str, Tally]
-    sink_position: Int[Tensor, "row head"]
-
-    @classmethod
-    def join(cls, parts: "Sequence[LayerScores]") -> "LayerScores":
-        """The rows of all `parts`, one after the other."""
-        return cls(
-            {name: Tally.join([p.tallies[name] for p in parts]) for name in parts[0].tallies},
-            torch.cat([p.sink_position for p in parts]),
-        )
-
-    def measured(self, least: int) -> "LayerScores":
-        """These scores without the tallies of fewer than `least` queries, which say nothing."""
-        enough = {n: t for n, t in self.tallies.items() if int(t.queries.sum()) >= least}
-        return LayerScores(enough, self.sink_position)
-
-
-STATISTICS = ("entropy", "mean_distance")
 
 
 @dataclass(frozen=True)
@@ -195,71 +125,14 @@ def classify_heads(
     for layer, pattern, window in zip(numbers, stack, windows, strict=True):
         pattern = pattern.detach().to(torch.float32)
         check_pattern(pattern, ids, where=f"layer {layer}", window=window)
-        scores = score_layer(
-            pattern, ids, special=special, window=window, thresholds=thresholds
-        ).measured(thresholds.min_queries)
+        questions = ask(ids, special=special, window=window, thresholds=thresholds)
+        scores = score_layer(pattern, questions, thresholds).measured(thresholds.min_queries)
         missing = why_not_measured(ids, scores, thresholds, special=special, window=window)
         forced = window is not None and window < ids.shape[1]
         labels += label_heads(
             layer, scores, thresholds, window=window, window_forced=forced, not_measured=missing
         )
     return labels
-
-
-def score_layer(
-    attention: Attention | Float[Tensor, "batch head query=pos key=pos"],
-    tokens: Int[Tensor, "batch pos"],
-    *,
-    counted: Bool[Tensor, "batch pos"] | None = None,
-    special: Collection[int] = (),
-    window: int | None = None,
-    thresholds: Thresholds,
-    statistics: bool = True,
-) -> LayerScores:
-    """Tally every kind of attention in one layer.
-
-    Args:
-        attention: As a pattern or as queries and keys, in float32; a pattern's rows of padding
-            may hold anything.
-        tokens: -1 is padding.
-        counted: Which queries to look at; all if left out. Queries that the targets rule
-            out (padding, first and special tokens) never count.
-        special: Ids of special tokens.
-        window: How far back the layer may look, the query included.
-        thresholds: For the window's width and the sink columns.
-        statistics: Whether to tally entropy and mean distance too, which without a pattern
-            takes as long as the attention itself.
-    """
-    if isinstance(attention, Tensor):
-        real = rearrange(tokens != NONE, "b q -> b 1 q 1")
-        attention = FromPattern(torch.where(real, attention, 0))
-    fit = ordinary(tokens, special)
-    if counted is not None:
-        fit = fit & counted
-    seen = visible_keys(tokens, window)
-    queries = spaced(fit)
-    rows = attention.rows(queries)
-    n_heads = rows.shape[1]
-
-    tallies = {}
-    for kind in TARGETS:
-        keys = _in_sight(_targets(kind, tokens, special, thresholds), tokens, window)
-        asked = (keys != NONE).any(-1) & fit
-        if kind == "sink":
-            columns = sink_columns(
-                rows, queries, share=thresholds.sink_column, least=thresholds.sink_queries
-            )
-            value, uniform = _sink_mass(attention, columns, first_token(tokens), seen)
-        else:
-            value = attention.mass(keys)
-            uniform = _per_head((keys != NONE).sum(-1) / seen, n_heads)
-        tallies[kind] = Tally.of(value, uniform, asked)
-
-    if statistics:
-        entropy, distance = attention.entropy_and_distance()
-        tallies["entropy"] = Tally.of(entropy, _per_head(seen.log(), n_heads), fit)
-        tallies["mean_distance"] = Tally.of(distance, _per_head((seen - 1) / 2, n_heads), fit)
-    return LayerScores(tallies, _strongest_column(rows, queries, tokens))
 
 
 def label_heads(
@@ -343,7 +216,7 @@ def why_not_measured(
     for kind in TARGETS:
         if kind in scores.tallies:
             continue
-        without_window = (_targets(kind, tokens, special, thresholds) != NONE).any(-1).sum()
+        without_window = (targets_of(kind, tokens, special, thresholds) != NONE).any(-1).sum()
         if without_window >= thresholds.min_queries and window is not None:
             reasons[kind] = f"the targets lie beyond the layer's window of {window} tokens"
         elif kind in ("induction", "duplicate_token") and not copies.any():
@@ -351,53 +224,3 @@ def why_not_measured(
         else:
             reasons[kind] = NOT_ENOUGH
     return reasons
-
-
-def _targets(
-    kind: str, tokens: Int[Tensor, "batch pos"], special: Collection[int], thresholds: Thresholds
-) -> Int[Tensor, "batch pos m"]:
-    width = {"width": thresholds.window_width} if kind == "local_window" else {}
-    return TARGETS[kind](tokens, special, **width)
-
-
-def _in_sight(
-    keys: Int[Tensor, "batch query m"], tokens: Int[Tensor, "batch query"], window: int | None
-) -> Int[Tensor, "batch query m"]:
-    if window is None:
-        return keys
-    return torch.where(positions(tokens)[..., None] - keys < window, keys, NONE)
-
-
-def _sink_mass(
-    attention: Attention,
-    columns: Bool[Tensor, "batch head key"],
-    first: Int[Tensor, " batch"],
-    seen: Int[Tensor, "batch query"],
-) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
-    """Attention on the first token and on the head's other sink columns, and its chance level."""
-    key = torch.arange(columns.shape[-1], device=columns.device)
-    columns = columns | (key == first[:, None])[:, None]
-    most = int(columns.sum(-1).max())
-    chosen = columns.int().topk(most, dim=-1)
-    places = torch.where(chosen.values > 0, chosen.indices, NONE)
-    # A query's attention to itself is not rest.
-    before = (places[:, :, None] < key[:, None]) & (places[:, :, None] != NONE)
-    value = (attention.on_columns(places) * before).sum(-1)
-    return value, before.sum(-1) / seen[:, None]
-
-
-def _strongest_column(
-    rows: Float[Tensor, "batch head s key"],
-    queries: Int[Tensor, "batch s"],
-    tokens: Int[Tensor, "batch pos"],
-) -> Int[Tensor, "batch head"]:
-    """The column that the queries after it attend to most, counted from the first token."""
-    key = torch.arange(rows.shape[-1], device=rows.device)
-    before = key < rearrange(queries, "b s -> b 1 s 1")
-    return ((rows * before).sum(-2).argmax(-1) - first_token(tokens)[:, None]).cpu()
-
-
-def _per_head(
-    value: Float[Tensor, "batch query"], n_heads: int
-) -> Float[Tensor, "batch head query"]:
-    return repeat(value, "b q -> b h q", h=n_heads)

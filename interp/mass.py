@@ -84,6 +84,7 @@ class FromPattern:
 
     def __init__(self, pattern: Float[Tensor, "batch head query=pos key=pos"]) -> None:
         self.pattern = pattern
+        self.n_heads = pattern.shape[1]
 
     def mass(self, keys: Int[Tensor, "batch query m"]) -> Float[Tensor, "batch head query"]:
         """What each query puts on its `keys`."""
@@ -137,6 +138,7 @@ class FromQK:
         self.q = rearrange(q.float(), "b (kv g) q d -> b kv g q d", kv=k.shape[1])
         self.k = k.float()
         self.lse = lse.float()
+        self.n_heads = q.shape[1]
         self.scale, self.softcap, self.window, self.sinks = scale, softcap, window, sinks
 
     def mass(self, keys: Int[Tensor, "batch query m"]) -> Float[Tensor, "batch head query"]:

@@ -35,9 +35,10 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.labels import FORCED_WINDOW, LABELS, Thresholds
+from interp.labels import FORCED_WINDOW, LABELS
 from interp.mass import sink_columns, spaced
 from interp.scan import HeadScan
+from interp.scores import Thresholds
 from interp.targets import NONE, TARGETS, earlier_copies, ordinary
 
 if TYPE_CHECKING:
@@ -247,6 +248,58 @@ def distance_curves(scan: HeadScan) -> Figure:
         panel.set_ylabel("mean attention mass on the induction targets")
         panel.tick_params(length=2, width=0.5, pad=2)
         panel.minorticks_off()
+    return page.figure
+
+
+COSTS = {
+    "forward": "plain forward pass",
+    "stream": "all six scores, streamed",
+    "output_attentions": "transformers, output_attentions (no score)",
+    "transformer_lens_shared": "TransformerLens, three scores, one shared cache",
+    "transformer_lens": "TransformerLens, three scores as documented",
+}
+"""Ways to run a prompt, as `benchmarks/streaming.py` names them."""
+
+
+def cost_curves(records: Sequence[dict[str, Any]]) -> Figure:
+    """Time and peak memory of each way to run a prompt, by its length.
+
+    Args:
+        records: From `benchmarks/streaming.py`: seconds as `<way>_s`, and peak memory above the
+            loaded model as `<way>_memory_mb` in MiB; a way that was not measured has no line.
+
+    Raises:
+        InputError: If there are no records.
+    """
+    if not records:
+        raise InputError("records must hold at least one length, got none")
+    machine = records[0].get("made_on", {})
+    page = _Page(
+        "What scoring every head of SmolLM2-135M costs",
+        f"One prompt; {machine.get('threads', '?')} threads, float32. Left: median seconds."
+        " Right: peak memory above the loaded model. Both axes are logarithmic.",
+        width=7.2,
+        body=3.3,
+        notes=["Ways that keep every pattern end where they no longer fit into 24 GB."],
+    )
+    shades = ("#555555", _ACCENT, "#009e73", "#56b4e9", "#0072b2")
+    with _styled():
+        panels = page.panel(0.55, 0.1, 2.85, 2.1), page.panel(4.1, 0.1, 2.85, 2.1)
+        for panel, unit, label in zip(panels, ("s", "memory_mb"), ("seconds", "MiB")):
+            for (way, words), shade in zip(COSTS.items(), shades):
+                known = [(r["length"], r[f"{way}_{unit}"]) for r in records if f"{way}_{unit}" in r]
+                if known:
+                    line = {"marker": "o", "markersize": 2.5, "linewidth": 1.2, "color": shade}
+                    panel.plot(*zip(*known), label=words, **line)
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.set_xticks([r["length"] for r in records], [f"{r['length']:,}" for r in records])
+            panel.set(xlabel="tokens", ylabel=label)
+            panel.tick_params(length=2, width=0.5, pad=2, labelsize=6)
+            panel.minorticks_off()
+        corner = page.at(0.4, page.body - 0.72)
+        handles = panels[0].get_legend_handles_labels()
+        page.figure.legend(*handles, loc="upper left", bbox_to_anchor=corner, ncols=2)
     return page.figure
 
 

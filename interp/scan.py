@@ -17,17 +17,9 @@ from interp import tokens as probes
 from interp.errors import InputError
 from interp.files import staged
 from interp.heads import Head
-from interp.labels import (
-    LABELS,
-    STATISTICS,
-    HeadLabel,
-    LayerScores,
-    Thresholds,
-    label_heads,
-    score_layer,
-    why_not_measured,
-)
+from interp.labels import LABELS, HeadLabel, label_heads, why_not_measured
 from interp.mass import Attention, FromPattern
+from interp.scores import STATISTICS, LayerScores, Questions, Thresholds, ask, score_layer
 from interp.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -338,25 +330,18 @@ def _measure(
     scores: dict[str, dict[int, list[LayerScores]]] = {}
     done = 0
     for batch in batches:
-        tokens = batch.tokens.to(model.device)
+        questions = _questions(model, batch, thresholds, on_text)
 
         def score(
             layer: int,
             attention: Attention,
-            parts: dict[str, torch.Tensor] = batch.parts,
-            tokens: torch.Tensor = tokens,
+            questions: dict[tuple[str, int | None], Questions] = questions,
+            parts: Sequence[str] = tuple(batch.parts),
         ) -> None:
             nonlocal done
-            for part, queries in parts.items():
-                measured = score_layer(
-                    attention,
-                    tokens,
-                    counted=queries.to(tokens.device),
-                    special=model.special,
-                    window=model.windows[layer],
-                    thresholds=thresholds,
-                    statistics=part == on_text,
-                )
+            for part in parts:
+                asked = questions[part, model.windows[layer]]
+                measured = score_layer(attention, asked, thresholds)
                 scores.setdefault(part, {}).setdefault(layer, []).append(measured)
             done += 1
             if progress is not None:
@@ -374,6 +359,34 @@ def _measure(
         else:
             run(model, batch.tokens, score_pattern)
     return scores
+
+
+def _questions(
+    model: "Model", batch: probes.Probe, thresholds: Thresholds, on_text: str
+) -> dict[tuple[str, int | None], Questions]:
+    """What to ask, for each part of the batch and each window that a layer has."""
+    tokens = batch.tokens.to(model.device)
+    return {
+        (part, window): ask(
+            tokens,
+            counted=queries.to(model.device),
+            special=model.special,
+            window=window,
+            thresholds=thresholds,
+            kinds=_kinds(part),
+            statistics=part == on_text,
+        )
+        for part, queries in batch.parts.items()
+        for window in set(model.windows)
+    }
+
+
+def _kinds(part: str) -> set[str]:
+    """What is scored on a part of a probe."""
+    if part.startswith(AT_DISTANCE):
+        return {"induction"}
+    alone = {"random": {"sink"}, "repeated": set(TARGETS) - {"sink"}}
+    return alone.get(part, set(TARGETS))
 
 
 def _rows(model: "Model", probe: probes.Probe, method: Method) -> int:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scored import scored
 from torch import Tensor
 
 from interp.errors import InputError
@@ -16,12 +17,10 @@ from interp.labels import (
     MIXED,
     NOT_ENOUGH,
     HeadLabel,
-    LayerScores,
-    Thresholds,
     classify_heads,
     excess,
-    score_layer,
 )
+from interp.scores import LayerScores, Thresholds
 from interp.targets import NONE, TARGETS
 from interp.tokens import repeated
 
@@ -513,10 +512,10 @@ def test_rows_with_few_queries_count_however_they_are_batched():
     tokens = torch.tensor([[0, 1, 2, 3, 4, 5, 1, 2, 3]] * 3)  # Three queries of induction each.
     pattern = planted(tokens, induction)
     pieces = [
-        score_layer(one[None], ids[None], thresholds=Thresholds())
+        scored(one[None], ids[None], thresholds=Thresholds())
         for one, ids in zip(pattern, tokens, strict=True)
     ]
-    for scores in (score_layer(pattern, tokens, thresholds=Thresholds()), LayerScores.join(pieces)):
+    for scores in (scored(pattern, tokens, thresholds=Thresholds()), LayerScores.join(pieces)):
         assert scores.measured(9).tallies["induction"].queries.tolist() == [3, 3, 3]
         assert "induction" not in scores.measured(10).tallies
     assert "induction" not in pieces[0].measured(4).tallies
@@ -549,10 +548,10 @@ def test_inputs_are_never_written_to():
 def test_scores_of_pieces_joined_are_the_scores_of_the_whole(cuts):
     tokens = ROWS["right padding"]
     pattern = random_pattern(tokens, 3)
-    whole = score_layer(pattern, tokens, thresholds=Thresholds())
+    whole = scored(pattern, tokens, thresholds=Thresholds())
     joined = LayerScores.join(
         [
-            score_layer(piece, ids, thresholds=Thresholds())
+            scored(piece, ids, thresholds=Thresholds())
             for piece, ids in zip(pattern.split(cuts), tokens.split(cuts), strict=True)
         ]
     )
@@ -569,7 +568,7 @@ def test_queries_that_are_not_asked_do_not_count():
     second = torch.zeros_like(BASE, dtype=torch.bool)
     second[:, 13:] = True
     pattern = planted(BASE, lambda row, q: induction(row, q) if q >= 13 else [q - 1])
-    scores = score_layer(pattern, BASE, counted=second, thresholds=Thresholds())
+    scores = scored(pattern, BASE, counted=second, thresholds=Thresholds())
     assert scores.tallies["previous_token"].queries.tolist() == [12]
     assert scores.tallies["previous_token"].mean.tolist() == [0]
     assert scores.tallies["induction"].mean.tolist() == [1]

@@ -4,10 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scored import scored
 from torch import Tensor
 
-from interp.labels import Thresholds, score_layer
 from interp.mass import FromPattern, Tally, attention_mass, sink_columns, spaced, visible_keys
+from interp.scores import Thresholds
 from interp.targets import NONE, TARGETS
 
 EXACT = {"rtol": 0, "atol": 0}
@@ -87,7 +88,7 @@ ROWS = {
 def test_even_attention_scores_exactly_its_chance_on_every_kind(rows, window):
     tokens = torch.tensor(rows)
     pattern = uniform_pattern(tokens, window)
-    scores = score_layer(pattern, tokens, special=(1,), window=window, thresholds=Thresholds())
+    scores = scored(pattern, tokens, special=(1,), window=window, thresholds=Thresholds())
     scores = scores.measured(1)  # Some kinds have no query here.
     assert "current_token" in scores.tallies
     for tally in scores.tallies.values():  # Entropy and distance have their closed form too.
@@ -96,9 +97,9 @@ def test_even_attention_scores_exactly_its_chance_on_every_kind(rows, window):
 
 def test_chance_of_the_previous_token_is_a_harmonic_sum():
     tokens = torch.arange(10)[None]
-    tally = score_layer(
-        uniform_pattern(tokens), tokens, thresholds=Thresholds(window_width=1)
-    ).tallies["previous_token"]
+    tally = scored(uniform_pattern(tokens), tokens, thresholds=Thresholds(window_width=1)).tallies[
+        "previous_token"
+    ]
     by_hand = sum(1 / (q + 1) for q in range(2, 10)) / 8
     assert tally.uniform_mean.item() == pytest.approx(by_hand, abs=1e-7)  # float32
     assert tally.queries.tolist() == [8]
@@ -108,8 +109,8 @@ def test_permuting_the_heads_permutes_the_scores():
     tokens = torch.tensor(ROWS["two copies"])
     pattern = random_pattern(1, 1, 5, tokens.shape[1])
     order = torch.tensor([3, 0, 4, 1, 2])
-    plain = score_layer(pattern, tokens, thresholds=Thresholds())
-    mixed = score_layer(pattern[:, order], tokens, thresholds=Thresholds())
+    plain = scored(pattern, tokens, thresholds=Thresholds())
+    mixed = scored(pattern[:, order], tokens, thresholds=Thresholds())
     for name, tally in plain.tallies.items():
         torch.testing.assert_close(mixed.tallies[name].mean, tally.mean[order], **ROUNDING)
     assert torch.equal(mixed.sink_position, plain.sink_position[:, order])
@@ -120,7 +121,7 @@ def test_scoring_never_writes_to_its_inputs():
     pattern = uniform_pattern(tokens)
     counted = tokens != 12
     before = [tensor.clone() for tensor in (pattern, tokens, counted)]
-    score_layer(pattern, tokens, counted=counted, window=9, thresholds=Thresholds())
+    scored(pattern, tokens, counted=counted, window=9, thresholds=Thresholds())
     attention_mass(pattern, TARGETS["induction"](tokens))
     sinks(pattern, counted, share=0.1, least=4)
     for tensor, copy in zip((pattern, tokens, counted), before, strict=True):

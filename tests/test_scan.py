@@ -3,9 +3,11 @@ import json
 import pandas as pd
 import pytest
 import torch
+from scored import scored
 from tiny_models import CONFIGS, tiny, words_tokenizer
 
 import interp
+from interp.scores import Thresholds
 from interp.targets import TARGETS
 
 COLUMNS = ["layer", "head", "name", "label", "labels", *TARGETS]
@@ -64,12 +66,11 @@ def test_scores_are_shares_of_attention_and_never_nan(scan):
 
 def test_a_scan_scores_what_classify_heads_scores_on_the_same_attention(model, scan):
     from interp import tokens
-    from interp.labels import Thresholds, score_layer
 
     probe = tokens.repeated(model.vocabulary, rows=4, length=64, bos=model.bos, seed=0)
     patterns = interp.attention_patterns(model, probe.tokens)
     for layer, pattern in enumerate(patterns):
-        scores = score_layer(
+        scores = scored(
             pattern,
             probe.tokens,
             counted=probe.parts["repeated"],

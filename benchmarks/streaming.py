@@ -1,0 +1,234 @@
+"""What scoring heads costs beside the plain forward pass, and beside other ways to do it.
+
+For each length, on the default model and the same token ids, in one process and in turns:
+the plain forward pass with the fused kernel, and the same pass with every head scored as it
+goes by. Then, while patterns still fit: TransformerLens' three head scores as documented
+(`detect_head` on the text, one run per score), the same on one shared cache of patterns, and
+transformers' `output_attentions=True`. Times are medians; memory is the peak above the loaded
+model, each measured in a process of its own.
+"""
+
+import gc
+import json
+import multiprocessing
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+import interp
+from interp import command, files, plots, tokens
+from interp.hooks import cheap_forward, run
+from interp.mass import Attention
+from interp.scores import LayerScores, Thresholds, ask, score_layer
+from interp.stream import stream
+from interp.targets import TARGETS
+
+KINDS = ("previous_token_head", "duplicate_token_head", "induction_head")
+PEER_LENGTHS = 2048
+"""Longest prompt for the ways that keep every pattern: beyond it they need over 24 GB."""
+
+
+class Case:
+    """One prompt of the default model, and every way to run it."""
+
+    def __init__(self, length: int) -> None:
+        self.model = interp.load_model()
+        vocabulary, bos = self.model.vocabulary, self.model.bos
+        self.probe = tokens.repeated(vocabulary, rows=1, length=length, bos=bos, seed=0)
+
+    def forward(self) -> None:
+        """The plain forward pass: the fused kernel, no logits but the last, no cache."""
+        with torch.no_grad():
+            self.model.plain(self.probe.tokens, **cheap_forward(self.model.plain))
+
+    def stream(self) -> dict[tuple[str, int], LayerScores]:
+        """All six kinds for every head, before and after the first repeat, without patterns."""
+        return self._score(stream)
+
+    def hooks(self) -> dict[tuple[str, int], LayerScores]:
+        """The same scores from patterns, one layer's at a time."""
+        return self._score(run)
+
+    def _score(self, read: Callable[..., None]) -> dict[tuple[str, int], LayerScores]:
+        scores, thresholds = {}, Thresholds()
+        kinds = {"random": {"sink"}, "repeated": set(TARGETS) - {"sink"}}
+        questions = {
+            part: ask(
+                self.probe.tokens,
+                counted=queries,
+                special=self.model.special,
+                thresholds=thresholds,
+                kinds=kinds[part],
+                statistics=False,
+            )
+            for part, queries in self.probe.parts.items()
+        }
+
+        def score(layer: int, attention: Attention | torch.Tensor) -> None:
+            for part, asked in questions.items():
+                scores[part, layer] = score_layer(attention, asked, thresholds)
+
+        read(self.model, self.probe.tokens, score)
+        return scores
+
+    def detect_heads(self) -> None:
+        """TransformerLens' three scores as its documentation shows: one run for each."""
+        from transformer_lens.head_detector import detect_head
+
+        for kind in KINDS:
+            detect_head(self.model.bridge, self._text(), kind)
+
+    def detect_heads_shared(self) -> None:
+        """The three scores on one cache that holds the patterns alone."""
+        from transformer_lens.head_detector import detect_head
+
+        text = self._text()
+        _, cache = self.model.bridge.run_with_cache(
+            text, names_filter=lambda name: name.endswith("hook_pattern"), remove_batch_dim=True
+        )
+        for kind in KINDS:
+            detect_head(self.model.bridge, text, kind, cache=cache)
+
+    def output_attentions(self) -> None:
+        """Every pattern as transformers returns it; nothing is scored."""
+        model = self.model.plain
+        own = model.config._attn_implementation
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            model(self.probe.tokens, output_attentions=True, **cheap_forward(model))
+        model.set_attn_implementation(own)
+
+    def _text(self) -> str:
+        """A text of as many tokens, or a few less."""
+        passages = " ".join(tokens.passages().values()) * 4
+        ids = self.model.tokenizer(passages, add_special_tokens=False)["input_ids"]
+        return self.model.tokenizer.decode(ids[: self.probe.tokens.shape[1] - 8])
+
+
+def seconds(*calls: Callable[[], object], repeats: int) -> list[float]:
+    """The median time of each call, run in turns after one warm-up."""
+    times: list[list[float]] = [[] for _ in calls]
+    for turn in range(repeats + 1):
+        for call, taken in zip(calls, times):
+            gc.collect()
+            start = time.perf_counter()
+            call()
+            if turn:
+                taken.append(time.perf_counter() - start)
+    return [statistics.median(taken) for taken in times]
+
+
+def _peak(length: int, way: str, pipe: Any) -> None:
+    case = Case(length)
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the peak of loading.
+    loaded = _kib("VmRSS")
+    getattr(case, way)()
+    pipe.send((_kib("VmHWM") - loaded) / 1024)
+
+
+def _kib(name: str) -> int:
+    """One of the sizes, in KiB, that Linux keeps of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+def peak_mb(length: int, way: str) -> float:
+    """Peak memory of one way above the loaded model, in MiB, in a process of its own."""
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("spawn").Process(target=_peak, args=(length, way, theirs))
+    child.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    finally:
+        child.join()
+
+
+def largest_difference(case: Case) -> float:
+    """Between the scores without and with patterns, over all kinds, heads and layers."""
+    ours, theirs = case.stream(), case.hooks()
+    return max(
+        (tally.mean - theirs[place].tallies[kind].mean).nan_to_num().abs().max().item()
+        for place, scores in ours.items()
+        for kind, tally in scores.tallies.items()
+    )
+
+
+def measure(length: int, repeats: int) -> dict[str, Any]:
+    """The record of one length."""
+    case = Case(length)
+    forward, streamed = seconds(case.forward, case.stream, repeats=repeats)
+    record: dict[str, Any] = {
+        "length": length,
+        "forward_s": forward,
+        "stream_s": streamed,
+        "ratio": streamed / forward,
+    }
+    if length <= PEER_LENGTHS:
+        documented, shared, attentions = seconds(
+            case.detect_heads,
+            case.detect_heads_shared,
+            case.output_attentions,
+            repeats=1 if length > 1024 else 2,
+        )
+        record |= {
+            "transformer_lens_s": documented,
+            "transformer_lens_ratio": documented / streamed,
+            "transformer_lens_shared_s": shared,
+            "transformer_lens_shared_ratio": shared / streamed,
+            "output_attentions_s": attentions,
+            "max_difference": largest_difference(case),
+        }
+    del case
+    forward_mb, stream_mb = peak_mb(length, "forward"), peak_mb(length, "stream")
+    record |= {
+        "forward_memory_mb": forward_mb,
+        "stream_memory_mb": stream_mb,
+        "extra_memory_mb": max(0.0, stream_mb - forward_mb),
+    }
+    if length <= PEER_LENGTHS:
+        record["transformer_lens_memory_mb"] = peak_mb(length, "detect_heads")
+        record["transformer_lens_shared_memory_mb"] = peak_mb(length, "detect_heads_shared")
+        record["output_attentions_memory_mb"] = peak_mb(length, "output_attentions")
+    return record
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="File for the records, as JSON.")] = Path(
+        "benchmarks/streaming.json"
+    ),
+    lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = (
+        "128,256,512,1024,2048,4096,8192"
+    ),
+    repeats: Annotated[int, typer.Option(min=1, help="Timed turns, after one warm-up.")] = 5,
+    figure: Annotated[Path | None, typer.Option(help="Figure of the records, if wanted.")] = None,
+) -> None:
+    """Measure what scoring every head costs beside the plain forward pass and other tools."""
+    sizes = command.whole_numbers(lengths, name="--lengths", least=12)
+    with files.staged(out.parent) as scratch:
+        records = []
+        for size in sizes:
+            turns = repeats if size <= 1024 else min(repeats, 3) if size <= 4096 else 1
+            records.append(measure(size, turns))
+            command.show(json.dumps(records[-1]))
+        made_on = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+        made_on |= {"machine": platform.machine(), "python": platform.python_version()}
+        for record in records:
+            record["made_on"] = made_on
+        (scratch / out.name).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    if figure is not None:
+        with files.staged(figure.parent) as scratch:
+            plots.save_figure(plots.cost_curves(records), scratch / figure.name)
+
+
+if __name__ == "__main__":
+    command.run(main)

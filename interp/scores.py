@@ -1,0 +1,235 @@
+"""How much each head of a layer does of each kind: the questions, and their tallies.
+
+What is asked depends on the tokens alone, so it is worked out once (`ask`) and put to
+every layer (`score_layer`).
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.mass import Attention, FromPattern, Tally, sink_columns, spaced, visible_keys
+from interp.targets import NONE, TARGETS, first_token, ordinary, positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Every number that decides a label, in one place.
+
+    Attributes:
+        induction: Least excess for the label, here and in the next five.
+            0.4 is the usual value for stripes (ARENA 1.2).
+        duplicate_token: As `induction`.
+        previous_token: As `induction`.
+        current_token: As `induction`.
+        local_window: No published value: more than half of the attention.
+        sink: epsilon = 0.3 of Gu et al. 2024 (arXiv 2410.10781).
+        window_width: How many positions, the query's own among them, are "local".
+        sink_column: Least share of the later queries' attention that makes a column other
+            than the first token a sink (see `interp.mass.sink_columns`).
+        sink_queries: How many later queries it takes to call a column a sink.
+        min_queries: How many counted queries it takes to say anything about a kind.
+    """
+
+    induction: float = 0.4
+    duplicate_token: float = 0.4
+    previous_token: float = 0.4
+    current_token: float = 0.4
+    local_window: float = 0.5
+    sink: float = 0.3
+    window_width: int = 8
+    sink_column: float = 0.1
+    sink_queries: int = 16
+    min_queries: int = 4
+
+    def __post_init__(self) -> None:
+        for name in (*TARGETS, "sink_column"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InputError(f"{name} must be in (0, 1], got {getattr(self, name)}")
+        for name in ("window_width", "sink_queries", "min_queries"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class LayerScores:
+    """What was measured on one layer, row by row.
+
+    Attributes:
+        tallies: By kind, and for `entropy` (nats) and `mean_distance` (tokens back).
+        sink_position: The column that takes most of each head's resting attention, counted
+            from the row's first token.
+    """
+
+    tallies: dict[str, Tally]
+    sink_position: Int[Tensor, "row head"]
+
+    @classmethod
+    def join(cls, parts: "Sequence[LayerScores]") -> "LayerScores":
+        """The rows of all `parts`, one after the other."""
+        return cls(
+            {name: Tally.join([p.tallies[name] for p in parts]) for name in parts[0].tallies},
+            torch.cat([p.sink_position for p in parts]),
+        )
+
+    def measured(self, least: int) -> "LayerScores":
+        """These scores without the tallies of fewer than `least` queries, which say nothing."""
+        enough = {n: t for n, t in self.tallies.items() if int(t.queries.sum()) >= least}
+        return LayerScores(enough, self.sink_position)
+
+
+STATISTICS = ("entropy", "mean_distance")
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is asked of every layer that has the same window.
+
+    Attributes:
+        tokens: -1 is padding.
+        keys: By kind, where each query should look.
+        fit: The queries that count.
+        seen: How many keys each query may attend to.
+        queries: Some of those that count, to look for sink columns in their rows.
+        statistics: Whether entropy and mean distance are asked for, which without a pattern
+            takes as long as the attention itself.
+    """
+
+    tokens: Int[Tensor, "batch pos"]
+    keys: dict[str, Int[Tensor, "batch pos _"]]
+    fit: Bool[Tensor, "batch pos"]
+    seen: Int[Tensor, "batch pos"]
+    queries: Int[Tensor, "batch s"]
+    statistics: bool
+
+
+def ask(
+    tokens: Int[Tensor, "batch pos"],
+    *,
+    counted: Bool[Tensor, "batch pos"] | None = None,
+    special: Collection[int] = (),
+    window: int | None = None,
+    thresholds: Thresholds,
+    kinds: Collection[str] = tuple(TARGETS),
+    statistics: bool = True,
+) -> Questions:
+    """Work out what to ask of a layer.
+
+    Args:
+        tokens: -1 is padding.
+        counted: Which queries to look at; all if left out. Queries that the targets rule
+            out (padding, first and special tokens) never count.
+        special: Ids of special tokens.
+        window: How far back the layer may look, the query included.
+        thresholds: For the width of the local window.
+        kinds: Which kinds to score.
+        statistics: Whether to tally entropy and mean distance too.
+    """
+    fit = ordinary(tokens, special)
+    if counted is not None:
+        fit = fit & counted
+    keys = {
+        kind: _in_sight(targets_of(kind, tokens, special, thresholds), tokens, window)
+        for kind in TARGETS
+        if kind in kinds
+    }
+    return Questions(tokens, keys, fit, visible_keys(tokens, window), spaced(fit), statistics)
+
+
+def score_layer(
+    attention: Attention | Float[Tensor, "batch head query=pos key=pos"],
+    questions: Questions,
+    thresholds: Thresholds,
+) -> LayerScores:
+    """Tally what was asked in one layer.
+
+    Args:
+        attention: As a pattern or as queries and keys, in float32; a pattern's rows of padding
+            may hold anything.
+        questions: From `ask`.
+        thresholds: For the sink columns.
+    """
+    tokens, fit, seen = questions.tokens, questions.fit, questions.seen
+    if isinstance(attention, Tensor):
+        real = rearrange(tokens != NONE, "b q -> b 1 q 1")
+        attention = FromPattern(torch.where(real, attention, 0))
+
+    tallies = {}
+    place = torch.zeros(len(tokens), attention.n_heads, dtype=torch.long)
+    for kind, keys in questions.keys.items():
+        there = keys != NONE
+        if kind == "sink":
+            rows = attention.rows(questions.queries)
+            columns = sink_columns(
+                rows, questions.queries, share=thresholds.sink_column, least=thresholds.sink_queries
+            )
+            value, uniform = _sink_mass(attention, columns, first_token(tokens), seen)
+            place = _strongest_column(rows, questions.queries, tokens)
+        else:
+            value = attention.mass(keys)
+            uniform = _per_head(there.sum(-1) / seen, attention.n_heads)
+        tallies[kind] = Tally.of(value, uniform, there.any(-1) & fit)
+
+    if questions.statistics:
+        entropy, distance = attention.entropy_and_distance()
+        even = seen.log(), (seen - 1) / 2
+        even = [_per_head(value, attention.n_heads) for value in even]
+        tallies["entropy"] = Tally.of(entropy, even[0], fit)
+        tallies["mean_distance"] = Tally.of(distance, even[1], fit)
+    return LayerScores(tallies, place)
+
+
+def targets_of(
+    kind: str, tokens: Int[Tensor, "batch pos"], special: Collection[int], thresholds: Thresholds
+) -> Int[Tensor, "batch pos m"]:
+    """The targets of one kind, with the window's width from `thresholds`."""
+    width = {"width": thresholds.window_width} if kind == "local_window" else {}
+    return TARGETS[kind](tokens, special, **width)
+
+
+def _in_sight(
+    keys: Int[Tensor, "batch query m"], tokens: Int[Tensor, "batch query"], window: int | None
+) -> Int[Tensor, "batch query m"]:
+    if window is None:
+        return keys
+    return torch.where(positions(tokens)[..., None] - keys < window, keys, NONE)
+
+
+def _sink_mass(
+    attention: Attention,
+    columns: Bool[Tensor, "batch head key"],
+    first: Int[Tensor, " batch"],
+    seen: Int[Tensor, "batch query"],
+) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
+    """Attention on the first token and on the head's other sink columns, and its chance level."""
+    key = torch.arange(columns.shape[-1], device=columns.device)
+    columns = columns | (key == first[:, None])[:, None]
+    most = int(columns.sum(-1).max())
+    chosen = columns.int().topk(most, dim=-1)
+    places = torch.where(chosen.values > 0, chosen.indices, NONE)
+    # A query's attention to itself is not rest.
+    before = (places[:, :, None] < key[:, None]) & (places[:, :, None] != NONE)
+    value = (attention.on_columns(places) * before).sum(-1)
+    return value, before.sum(-1) / seen[:, None]
+
+
+def _strongest_column(
+    rows: Float[Tensor, "batch head s key"],
+    queries: Int[Tensor, "batch s"],
+    tokens: Int[Tensor, "batch pos"],
+) -> Int[Tensor, "batch head"]:
+    """The column that the queries after it attend to most, counted from the first token."""
+    key = torch.arange(rows.shape[-1], device=rows.device)
+    before = key < rearrange(queries, "b s -> b 1 s 1")
+    return ((rows * before).sum(-2).argmax(-1) - first_token(tokens)[:, None]).cpu()
+
+
+def _per_head(
+    value: Float[Tensor, "batch query"], n_heads: int
+) -> Float[Tensor, "batch head query"]:
+    return repeat(value, "b q -> b h q", h=n_heads)
