@@ -250,7 +250,7 @@ class FromQK:
 Attention = FromPattern | FromQK
 """Attention of one layer, whatever form it has."""
 
-SAMPLE = 96
+SAMPLE = 32
 """Rows that are looked at whole, in search of sink columns."""
 
 

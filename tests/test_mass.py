@@ -140,7 +140,7 @@ def test_visible_keys_count_the_real_tokens_up_to_the_query(window):
 
 
 def sinks(pattern: Tensor, counted: Tensor, **limits: float) -> Tensor:
-    queries = spaced(counted)
+    queries = spaced(counted, most=counted.shape[1])
     return sink_columns(FromPattern(pattern).rows(queries), queries, **limits)
 
 
