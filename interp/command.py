@@ -1,7 +1,9 @@
 """What every script does alike: show progress, and end with one line where the caller erred."""
 
 import functools
+import io
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +30,11 @@ def run(main: Callable[..., None]) -> None:
     logger.addHandler(
         RichHandler(console=CONSOLE, show_time=False, show_level=False, show_path=False)
     )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # A console without the letter shows a ?.
+    for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        signal.signal(number, _leave)  # So that what is half done is cleared away.
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     @app.command()
@@ -43,6 +50,10 @@ def run(main: Callable[..., None]) -> None:
             raise typer.Exit(130) from None
 
     app()
+
+
+def _leave(number: int, frame: object) -> None:
+    sys.exit(128 + number)
 
 
 class Stage:
@@ -66,8 +77,8 @@ class Stage:
 def show(*parts: RenderableType) -> None:
     """Print results to standard output: as plain text, and never cut, where it is no terminal."""
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120
+    # A table that is cut says nothing: a narrow terminal may break its lines instead.
+    console.width = max(console.width, 100) if console.is_terminal else 120
     for part in parts:
         console.print(part, markup=False, soft_wrap=isinstance(part, str))
 

@@ -1,5 +1,6 @@
 """Files that are whole or not there."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -7,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from interp.errors import InputError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @contextmanager
@@ -21,15 +24,20 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
         InputError: If `folder` cannot be made or written to.
     """
     folder = Path(folder)
-    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    try:
+        made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"folder must be writable, got {str(folder)[:80]!r}: {error}") from None
     try:
         with _scratch(folder) as name:
             yield Path(name)
             _move(sorted(Path(name).iterdir()), folder)
-    except BaseException:
+    except BaseException as error:
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise InputError(f"{folder} must have room: {error.strerror}") from None
         raise
 
 

@@ -33,6 +33,11 @@ class AttentionPatterns(torch.Tensor):
     layers: tuple[int, ...]
     texts: list[list[str]]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "AttentionPatterns":
+        twin = self.as_subclass(torch.Tensor).clone().as_subclass(AttentionPatterns)
+        twin.tokens, twin.layers, twin.texts = self.tokens.clone(), self.layers, self.texts
+        return twin
+
     # As for nn.Parameter: what is computed from it is a plain tensor.
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
@@ -65,6 +70,8 @@ def run(
                     f"attention of layer {layer} is not finite in {model.dtype_name}:"
                     " use float32 or bfloat16"
                 )
+            if rows.triu(1).any():
+                raise InputError(f"model must be causal, got {model.name}, which looks ahead")
             visit(layer, rows)
 
         return look
@@ -159,6 +166,8 @@ def attention_layers(model: Model, layers: Sequence[int] | None) -> list[int]:
             for i in range(model.n_layers)
             if f"blocks.{i}.attn.hook_pattern" in model.bridge.hook_dict
         ]
+    if not layers:
+        raise InputError("layers must name at least one layer, got none")
     for layer in layers:
         if not 0 <= layer < model.n_layers:
             raise InputError(f"layers must be from 0 to {model.n_layers - 1}, got {layer}")

@@ -35,7 +35,10 @@ from interp.files import staged
 from interp.targets import NONE
 
 DEFAULT = "SmolLM2-135M"
-"""Name of the model that needs no hub: see `interp.fetch`."""
+"""What to ask for to get the model that needs no hub: see `interp.fetch`."""
+
+FULL_NAME = "SmolLM2-135M-Instruct (Q4_1)"
+"""What that model is: tuned for chat, its weights rounded to four bits."""
 
 STREAM = "interp_stream"
 """Name of the attention of `interp.stream` among those that transformers knows."""
@@ -56,7 +59,7 @@ class Model:
         plain: The same weights as transformers runs them; None for a bridge made elsewhere.
         tokenizer: As it came with the model; None if there is none, and then only token ids
             can be run.
-        name: As asked for.
+        name: The hub's id, or the name of the folder or file.
         revision: The hub's commit, or the file's SHA-256, where there is one.
         windows: For each layer how far back it may look, the query included; None: no limit.
     """
@@ -100,7 +103,9 @@ class Model:
     @property
     def bos(self) -> int | None:
         """Id of the token that opens a text, or None if the model has none."""
-        return (self.tokenizer or self._config).bos_token_id
+        named = self._config if self.tokenizer is None else self.tokenizer
+        bos = getattr(named, "bos_token_id", None)
+        return bos if bos is not None and bos < self._n_embeddings else None
 
     @cached_property
     def special(self) -> frozenset[int]:
@@ -142,7 +147,7 @@ class Model:
         else:
             rows = _rows_of_ids(inputs)
         for index, row in enumerate(rows):
-            if not row:
+            if not row or set(row) == {NONE}:
                 raise InputError(f"prompt must have at least one token, got none in row {index}")
             if len(row) > self.n_ctx:
                 raise InputError(
@@ -186,7 +191,7 @@ class Model:
 
     @property
     def _config(self) -> Any:
-        return self.inner.config
+        return _text_config(self.inner)
 
     @property
     def _n_embeddings(self) -> int:
@@ -226,23 +231,29 @@ def load_model(
         return _opened(model, None, tokenizer, name, None)
     if isinstance(model, transformers.PreTrainedModel):
         return _bridged(_twin(model), tokenizer, model.name_or_path or type(model).__name__, None)
+    if isinstance(model, torch.nn.Module):
+        raise InputError(
+            "model must be a transformers model itself, got"
+            f" {type(model).__name__}: give what it wraps (PEFT: merge_and_unload(),"
+            " torch.compile: _orig_mod)"
+        )
     if not isinstance(model, str | os.PathLike) or not os.fspath(model):
         raise InputError(f"model must be a name, a path or a loaded model, got {model!r}")
 
     options = {"dtype": _as_dtype(dtype), "device": _as_device(device)}
     name = os.fspath(model)
-    path = Path(name).expanduser()
+    path = _as_path(name)
     if name == DEFAULT:
         loaded, tokenizer = _load(_default_folder(), local=True, **options)
-        return _bridged(loaded, tokenizer, name, f"sha256:{fetch.SHA256}")
+        return _bridged(loaded, tokenizer, FULL_NAME, f"sha256:{fetch.SHA256}")
     if path.is_file():
         if path.suffix != ".gguf":
             raise InputError(f"model file must be a .gguf file, got {name}")
         loaded, tokenizer = _load(path.parent, local=True, gguf_file=path.name, **options)
-        return _bridged(loaded, tokenizer, name, f"sha256:{fetch.sha256(path)}")
+        return _bridged(loaded, tokenizer, path.name, f"sha256:{fetch.sha256(path)}")
     if path.is_dir():
         loaded, tokenizer = _load(path, local=True, **options)
-        return _bridged(loaded, tokenizer, name, None)
+        return _bridged(loaded, tokenizer, path.resolve().name, None)
     if path.is_absolute() or name[0] in "~." or name.count("/") > 1 or path.suffix == ".gguf":
         raise InputError(
             "model must be a hub id, a folder or a .gguf file,"
@@ -252,10 +263,13 @@ def load_model(
     return _bridged(loaded, tokenizer, name, getattr(loaded.config, "_commit_hash", None))
 
 
+_CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
 def _default_folder() -> Path:
     """The default model as safetensors, converted from its GGUF file the first time."""
     folder = fetch.cache_folder() / f"{DEFAULT}-{fetch.SHA256[:12]}"
-    if (folder / "model.safetensors").exists():
+    if all((folder / name).exists() for name in _CONVERTED):
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     gguf = fetch.default_gguf()
@@ -363,7 +377,8 @@ def _bridged(
     model.config.architectures = [architecture]
     plain = _twin(model)
     try:
-        with _quiet():
+        # Some adapters draw random numbers while they build.
+        with _quiet(), torch.random.fork_rng(devices=[]):
             bridge = build_bridge_from_module(
                 model,
                 architecture,
@@ -385,8 +400,16 @@ def _bridged(
 def _opened(
     bridge: TransformerBridge, plain: Any, tokenizer: Any, name: str, revision: str | None
 ) -> Model:
-    windows = _windows(bridge.original_model.config, int(bridge.cfg.n_layers))
+    if not any(hook.endswith("attn.hook_pattern") for hook in bridge.hook_dict):
+        raise InputError(f"model must have attention, got {name}, which has none")
+    windows = _windows(_text_config(bridge.original_model), int(bridge.cfg.n_layers))
     return Model(bridge, plain, tokenizer, name, revision, windows)
+
+
+def _text_config(model: Any) -> Any:
+    """The settings of the language model, also where it is one part of several."""
+    config = getattr(model, "config", None)
+    return getattr(config, "get_text_config", lambda: config)()
 
 
 def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
@@ -434,24 +457,31 @@ def _quiet() -> Iterator[None]:
             transformers.utils.logging.enable_progress_bar()
 
 
+def _as_path(name: str) -> Path:
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"model must be a name or a path, got {name[:80]!r}: {error}") from None
+    return path
+
+
 def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    if isinstance(dtype, torch.dtype) and dtype in _DTYPES.values():
-        return dtype
-    if dtype not in _DTYPES:
+    known = {**_DTYPES, **{str(value): value for value in _DTYPES.values()}}
+    if str(dtype) not in known:
         raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
-    return _DTYPES[str(dtype)]
+    return known[str(dtype)]
 
 
 def _as_device(device: str | torch.device) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(0, device=device)
+        torch.ones(1, device=device).item()  # The device "meta" has no numbers, and fails here.
         return torch.device(device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f"device must be one that is here, got {device}: {str(error).splitlines()[0]}"
-        ) from None
+    except (RuntimeError, AssertionError, TypeError) as error:
+        told = str(error).splitlines()[0]
+        raise InputError(f"device must be one that is here, got {device}: {told}") from None
 
 
 def _rows_of_ids(inputs: Any) -> list[list[int]]:

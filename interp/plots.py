@@ -527,7 +527,8 @@ def _page_notes(kinds: Sequence[str]) -> list[str]:
         return [f"No head carries any of the labels: {without}."]
     notes = [
         "The numbers are scores from the scan: mean attention mass on the kind's targets over all"
-        " its prompts. The pictures show this one example prompt."
+        " its prompts (a sink before the first repeat, the others after it)."
+        " The pictures show this one example prompt."
         " Layers, heads and positions count from 0."
     ]
     return notes + ([f"No head carries the label: {without}."] if without else [])

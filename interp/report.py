@@ -19,15 +19,20 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
     """
     yield f"{scan.made_by['model']}: {len(scan.frame)} heads by their most specific label"
     yield _summary(scan)
-    yield f"The {top} strongest heads of each kind"
-    yield _strongest(scan, top)
+    yield "also: further heads that have the label beside a more specific one"
+    if any(scan.heads(label) for label in LABELS.values()):
+        yield f"The {top} strongest heads of each kind"
+        yield _strongest(scan, top)
+    else:
+        yield "No head carries any of these labels. The highest scores:"
+        yield _highest(scan)
     yield "score: mean attention mass on the kind's targets, from 0 to 1"
     yield "chance: what attention spread evenly would score; on text: the score on natural text"
     yield from _notes(scan)
 
 
 def _summary(scan: HeadScan) -> Table:
-    table = _table("label", ">heads", ">among others")
+    table = _table("label", ">heads", ">also")
     counts = scan.summary()
     for label in dict.fromkeys([*LABELS.values(), *counts]):
         having = sum(label in labels for labels in scan.frame["labels"])
@@ -53,6 +58,15 @@ def _strongest(scan: HeadScan, top: int) -> Table:
     return table
 
 
+def _highest(scan: HeadScan) -> Table:
+    table = _table("kind", "head", ">score", ">chance")
+    for kind, label in LABELS.items():
+        rows = scan.frame.sort_values(kind, ascending=False).head(1).to_dict("records")
+        for row in rows:
+            table.add_row(label, row["name"], _figure(row[kind]), _figure(row[f"{kind}_chance"]))
+    return table
+
+
 def _notes(scan: HeadScan) -> Iterator[str]:
     for reason, heads in Counter(scan.frame["not_measured"].tolist()).items():
         if reason:
@@ -67,6 +81,8 @@ def _notes(scan: HeadScan) -> Iterator[str]:
             yield f"run: {size} random tokens that repeat with {spread}"
         else:
             yield f"run: {size} tokens of natural text"
+    if not made_by["tokenizer"]:
+        yield "without a tokenizer natural text was not run"
     bos = "no BOS"
     if made_by["bos"] is not None:
         bos = f"BOS ({made_by['bos_text']}, id {made_by['bos']}) opening every row"

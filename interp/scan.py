@@ -18,7 +18,7 @@ from interp.errors import InputError
 from interp.files import staged
 from interp.heads import Head
 from interp.labels import LABELS, HeadLabel, label_heads, why_not_measured
-from interp.mass import Attention, FromPattern
+from interp.mass import Attention
 from interp.scores import STATISTICS, LayerScores, Questions, Thresholds, ask, score_layer
 from interp.targets import TARGETS
 
@@ -229,7 +229,7 @@ class HeadScan:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a `.csv`, `.parquet` or `.json` file, whole or not at all.
 
-        Parquet and JSON carry `made_by` too.
+        Parquet and JSON carry `made_by` too; the CSV keeps six decimals.
 
         Raises:
             InputError: If the ending is none of these, or the folder cannot be written to.
@@ -254,6 +254,8 @@ class HeadScan:
             raise InputError(f"path must end in {', '.join(_FORMATS)}, got {path.name}")
         try:
             frame, made_by = read(path)
+            if not isinstance(made_by, dict):
+                raise InputError("made_by must be an object")
             return cls(_typed(frame), made_by)
         except FileNotFoundError:
             raise InputError(f"path must be a file that is there, got {path}") from None
@@ -286,6 +288,10 @@ def _probes(model: "Model", rows: int, seed: int, length: int) -> list[probes.Pr
         encoded = [
             torch.tensor(model.tokenizer(t, add_special_tokens=False)["input_ids"]) for t in texts
         ]
+        if any(ids.max() > model.vocabulary.max() for ids in encoded):
+            raise InputError(
+                f"tokenizer must belong to the model, got one with ids beyond {model.name}'s"
+            )
         # A passage is not cut together with another, so long rows of text do not exist.
         shortest = min(map(len, encoded)) + (model.bos is not None)
         natural = probes.text(
@@ -334,7 +340,7 @@ def _measure(
 
         def score(
             layer: int,
-            attention: Attention,
+            attention: Attention | torch.Tensor,
             questions: dict[tuple[str, int | None], Questions] = questions,
             parts: Sequence[str] = tuple(batch.parts),
         ) -> None:
@@ -347,17 +353,10 @@ def _measure(
             if progress is not None:
                 progress(done, len(batches) * model.n_layers)
 
-        def score_pattern(
-            layer: int, pattern: torch.Tensor, score: Callable[..., None] = score
-        ) -> None:
-            if pattern.triu(1).any():
-                raise InputError(f"model must be causal, got {model.name}, which looks ahead")
-            score(layer, FromPattern(pattern))
-
         if method == "stream":
             stream(model, batch.tokens, score)
         else:
-            run(model, batch.tokens, score_pattern)
+            run(model, batch.tokens, score)
     return scores
 
 
@@ -430,6 +429,7 @@ def _made_by(
         "bos_text": None if model.bos is None else model.texts_of(torch.tensor([model.bos]))[0],
         "seed": seed,
         "method": method,
+        "tokenizer": model.tokenizer is not None,
         "probes": [
             {
                 "parts": list(probe.parts),
@@ -487,6 +487,8 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     ]:
         raise InputError(f"table must have the columns {', '.join(absent)}")
     frame = frame.copy()
+    if frame.empty:
+        raise InputError("table must hold at least one head, got none")
     for column in frame.columns:
         if column == "labels":
             split = [x.split(";") if isinstance(x, str) else list(x) for x in frame[column]]
@@ -495,7 +497,16 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
             frame[column] = frame[column].astype("string").fillna("")
         else:
             kind = "Int64" if column in _WHOLE else "Float64"
-            frame[column] = pd.Series(pd.to_numeric(frame[column]), dtype=kind)
+            try:
+                frame[column] = pd.Series(pd.to_numeric(frame[column]), dtype=kind)
+            except (TypeError, ValueError):
+                raise InputError(f"column {column} must hold numbers") from None
+    heads = [f"L{layer}H{head}" for layer, head in zip(frame["layer"], frame["head"])]
+    if heads != frame["name"].tolist() or len(set(heads)) < len(heads):
+        raise InputError("table must have one row per head, its name made of layer and head")
+    scores = frame[list(TARGETS)].to_numpy(float, na_value=0)
+    if scores.min() < 0 or scores.max() > 1 + 1e-4:
+        raise InputError(f"scores must be from 0 to 1, got {scores.min()} to {scores.max()}")
     return frame
 
 

@@ -23,7 +23,7 @@ def main(
     out: Annotated[
         Path, typer.Option(help="Folder for heads.csv, heads.parquet, heads.json and the figures.")
     ] = Path("results"),
-    seed: Annotated[int, typer.Option(min=0, help="Of the random tokens.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63, help="Of the random tokens.")] = 0,
     rows: Annotated[int, typer.Option(min=1, help="Rows of random tokens to average over.")] = 16,
     length: Annotated[
         int | None,
