@@ -1,3 +1,4 @@
+import copy
 import weakref
 
 import pytest
@@ -130,3 +131,16 @@ def test_one_token_has_a_pattern_of_one():
     patterns = interp.attention_patterns(tiny("gpt2"), [5])
     assert torch.equal(patterns, torch.ones(2, 1, 4, 1, 1))
     assert {label.label for label in interp.classify_heads(patterns)} == {"not enough tokens"}
+
+
+def test_a_deep_copy_of_patterns_carries_what_was_run():
+    patterns = interp.attention_patterns(tiny("gpt2"), [1, 5, 6])
+    twin = copy.deepcopy(patterns)
+    assert torch.equal(twin, patterns)
+    assert torch.equal(twin.tokens, patterns.tokens)
+    assert (twin.layers, twin.texts) == (patterns.layers, patterns.texts)
+
+
+def test_no_layers_are_refused():
+    with pytest.raises(interp.InputError, match="layers must name at least one layer"):
+        interp.attention_patterns(tiny("gpt2"), [1, 5], layers=[])

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+import transformers
 from tiny_models import tiny, words_tokenizer
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -325,3 +326,54 @@ def test_the_default_model_is_the_gguf_file_dequantised(real_model):
     ours, theirs = (interp.attention_patterns(m, text) for m in (real_model, opened))
     assert torch.equal(ours.tokens, theirs.tokens)
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_loading_leaves_the_callers_random_state_alone(family):
+    model = tiny(family)
+    state = torch.random.get_rng_state()
+    interp.load_model(model)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_wrapped_model_is_refused_in_one_line_that_says_what_to_give():
+    wrapped = torch.nn.Sequential(tiny("gpt2"))
+    with pytest.raises(interp.InputError, match="must be a transformers model itself") as caught:
+        interp.load_model(wrapped)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_attention_is_refused():
+    config = transformers.MambaConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2)
+    with pytest.raises(interp.InputError, match=r"must have attention|cannot open"):
+        interp.load_model(transformers.AutoModelForCausalLM.from_config(config))
+
+
+def test_a_bos_that_the_model_has_no_embedding_for_is_no_bos():
+    model = interp.load_model(tiny("gpt2", bos_token_id=5000))
+    assert model.bos is None
+    assert interp.scan_heads(model, rows=1).made_by["bos"] is None
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    model = interp.load_model(tiny("gpt2", vocab_size=100), words_tokenizer())
+    text = " ".join(f"w{i}" for i in range(3, 199))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("interp.tokens.passages", lambda: {"words": text})
+        with pytest.raises(interp.InputError, match="tokenizer must belong to the model"):
+            interp.scan_heads(model, rows=1)
+
+
+def test_a_folder_is_named_by_its_last_part(folder):
+    assert interp.load_model(f"{folder}/").name == "tiny-llama"
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/x", "x" * 5000])
+def test_a_path_that_cannot_be_is_refused(name):
+    with pytest.raises(interp.InputError, match="model must be a name or a path"):
+        interp.load_model(name)
+
+
+def test_padding_alone_is_no_prompt():
+    with pytest.raises(interp.InputError, match="must have at least one token"):
+        interp.attention_patterns(tiny("gpt2"), [-1, -1])

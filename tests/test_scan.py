@@ -234,3 +234,33 @@ def test_a_model_that_looks_ahead_is_refused():
     encoder = transformers.BertForMaskedLM(config).eval()
     with pytest.raises(interp.InputError, match="model must be causal, got BertForMaskedLM"):
         interp.scan_heads(encoder, rows=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda frame: frame.assign(layer=[-1, 0, 0]), "name made of layer and head"),
+        (lambda frame: pd.concat([frame, frame]), "one row per head"),
+        (lambda frame: frame.assign(sink=[0.1, 7.0, 0.2]), "scores must be from 0 to 1"),
+        (lambda frame: frame.assign(sink=["a", "b", "c"]), "column sink must hold numbers"),
+        (lambda frame: frame.iloc[:0], "at least one head"),
+    ],
+)
+def test_a_table_edited_by_hand_into_nonsense_is_refused(tmp_path, change, message):
+    frame = planted_scan().frame
+    frame["labels"] = [";".join(labels) for labels in frame["labels"]]
+    change(frame).to_csv(tmp_path / "heads.csv", index=False)
+    with pytest.raises(interp.InputError, match=message):
+        interp.HeadScan.load(tmp_path / "heads.csv")
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    import errno
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.raises(interp.InputError, match="must have room: No space left on device"):
+        planted_scan().save(tmp_path / "new" / "heads.json")
+    assert list(tmp_path.iterdir()) == []

@@ -107,6 +107,7 @@ MISTAKES = {
     "unknown format": (["--format", "gif"], "--format must list some of png, svg, pdf, got 'gif'"),
     "no rows": (["--rows", "0"], "--rows"),
     "negative seed": (["--seed", "-1"], "--seed"),
+    "enormous seed": (["--seed", "99999999999999999999"], "--seed"),
     "unknown option": (["--modle", "gpt2"], "--modle"),
 }
 
@@ -144,6 +145,32 @@ def test_a_truncated_model_leaves_earlier_results_as_they_were(tmp_path):
     assert (tmp_path / "out" / "heads.csv").read_text() == "earlier"
 
 
+def test_a_model_without_labelled_heads_shows_its_highest_scores(tiny_run):
+    _, done = tiny_run
+    assert "No head carries any of these labels" in done.stdout
+    assert "without a tokenizer natural text was not run" in done.stdout
+
+
+def test_a_long_run_adds_the_scores_by_distance_and_their_figure(tmp_path):
+    tiny("gpt2", n_positions=300, vocab_size=400).save_pretrained(tmp_path / "model")
+    done = run("--model", tmp_path / "model", "--rows", 1, "--length", 257, "--out", tmp_path / "o")
+    assert done.returncode == 0, done.stderr
+    assert "induction_at_128" in pd.read_csv(tmp_path / "o" / "heads.csv")
+    assert (tmp_path / "o" / "induction_by_distance.svg").exists()
+
+
+def test_a_terminated_run_leaves_nothing_behind(tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "model")
+    out = tmp_path / "out"
+    command = [sys.executable, str(SCRIPT), "--model", str(tmp_path / "model"), "--out", str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr
+        process.stderr.readline()  # It has begun.
+        process.terminate()
+        assert process.wait() == 128 + 15
+    assert not out.exists()
+
+
 def test_help_names_every_option_and_file():
     text = run("--help").stdout
     for word in (
@@ -162,7 +189,7 @@ def test_help_names_every_option_and_file():
 
 
 # Measured independently of this package (random repeated tokens with BOS, stripe over the
-# queries after the first repeat).
+# queries after the first repeat; the sinks on random tokens, "above .9").
 KNOWN = {
     "induction": {
         "L18H6": 0.90,
