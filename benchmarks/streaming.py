@@ -25,9 +25,9 @@ import interp
 from interp import command, files, plots, tokens
 from interp.hooks import cheap_forward, run
 from interp.mass import Attention
+from interp.scan import kinds_of
 from interp.scores import LayerScores, Thresholds, ask, score_layer
 from interp.stream import stream
-from interp.targets import TARGETS
 
 KINDS = ("previous_token_head", "duplicate_token_head", "induction_head")
 PEER_LENGTHS = 2048
@@ -62,14 +62,13 @@ class Case:
 
     def _score(self, read: Callable[..., None]) -> dict[tuple[str, int], LayerScores]:
         scores, thresholds = {}, Thresholds()
-        kinds = {"random": {"sink"}, "repeated": set(TARGETS) - {"sink"}}
         questions = {
             part: ask(
                 self.probe.tokens,
                 counted=queries,
                 special=self.model.special,
                 thresholds=thresholds,
-                kinds=kinds[part],
+                kinds=kinds_of(part),
                 statistics=False,
             )
             for part, queries in self.probe.parts.items()

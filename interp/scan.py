@@ -372,7 +372,7 @@ def _questions(
             special=model.special,
             window=window,
             thresholds=thresholds,
-            kinds=_kinds(part),
+            kinds=kinds_of(part),
             statistics=part == on_text,
         )
         for part, queries in batch.parts.items()
@@ -380,7 +380,7 @@ def _questions(
     }
 
 
-def _kinds(part: str) -> set[str]:
+def kinds_of(part: str) -> set[str]:
     """What is scored on a part of a probe."""
     if part.startswith(AT_DISTANCE):
         return {"induction"}
