@@ -10,6 +10,7 @@ model, each measured in a process of its own.
 
 import gc
 import json
+import math
 import multiprocessing
 import platform
 import statistics
@@ -130,6 +131,8 @@ def seconds(*calls: Callable[[], object], repeats: int) -> list[float]:
 
 def _peak(length: int, way: str, pipe: Any) -> None:
     case = Case(length)
+    with torch.no_grad():
+        case.model.plain(case.probe.tokens[:1, :2])  # Weights are read from disk when first used.
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the peak of loading.
     loaded = _kib("VmRSS")
@@ -145,8 +148,12 @@ def _kib(name: str) -> int:
     raise OSError(f"/proc/self/status has no {name}")
 
 
-def peak_mb(length: int, way: str) -> float:
-    """Peak memory of one way above the loaded model, in MiB, in a process of its own."""
+def peak_mb(length: int, way: str, repeats: int = 1) -> float:
+    """Peak memory of one way above the loaded model, in MiB: the median of fresh processes."""
+    return statistics.median(_peak_once(length, way) for _ in range(repeats))
+
+
+def _peak_once(length: int, way: str) -> float:
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("spawn").Process(target=_peak, args=(length, way, theirs))
     child.start()
@@ -183,7 +190,7 @@ def measure(length: int, repeats: int) -> dict[str, Any]:
             case.detect_heads,
             case.detect_heads_shared,
             case.output_attentions,
-            repeats=1 if length > 1024 else 2,
+            repeats=1 if length > 1024 else 3,
         )
         record |= {
             "transformer_lens_s": documented,
@@ -194,7 +201,7 @@ def measure(length: int, repeats: int) -> dict[str, Any]:
             "max_difference": largest_difference(case),
         }
     del case
-    forward_mb, stream_mb = peak_mb(length, "forward"), peak_mb(length, "stream")
+    forward_mb, stream_mb = (peak_mb(length, way, repeats=3) for way in ("forward", "stream"))
     record |= {
         "forward_memory_mb": forward_mb,
         "stream_memory_mb": stream_mb,
@@ -207,6 +214,16 @@ def measure(length: int, repeats: int) -> dict[str, Any]:
     return record
 
 
+def growth(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
+    """The exponent e of `size ~ length ** e` between two records, for each time and memory."""
+    longer = math.log(after["length"] / before["length"])
+    return {
+        name: math.log(value / before[name]) / longer
+        for name, value in after.items()
+        if name.endswith(("_s", "_memory_mb")) and min(value, before.get(name, 0)) > 0
+    }
+
+
 def main(
     out: Annotated[Path, typer.Option(help="File for the records, as JSON.")] = Path(
         "benchmarks/streaming.json"
@@ -214,7 +231,7 @@ def main(
     lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = (
         "128,256,512,1024,2048,4096,8192"
     ),
-    repeats: Annotated[int, typer.Option(min=1, help="Timed turns, after one warm-up.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed turns, after one warm-up.")] = 9,
     figure: Annotated[Path | None, typer.Option(help="Figure of the records, if wanted.")] = None,
 ) -> None:
     """Measure what scoring every head costs beside the plain forward pass and other tools."""
@@ -222,8 +239,8 @@ def main(
     with files.staged(out.parent) as scratch:
         records = []
         for size in sizes:
-            turns = repeats if size <= 1024 else min(repeats, 3) if size <= 4096 else 1
-            records.append(measure(size, turns))
+            records.append(measure(size, repeats if size <= 4096 else min(repeats, 3)))
+            records[-1]["growth"] = growth(*records[-2:]) if len(records) > 1 else {}
             command.show(json.dumps(records[-1]))
         made_on = {"torch": torch.__version__, "threads": torch.get_num_threads()}
         made_on |= {"machine": platform.machine(), "python": platform.python_version()}

@@ -1,7 +1,6 @@
 """How much attention lands on the targets: one quantity, whatever the kind of head."""
 
 from dataclasses import dataclass, fields
-from functools import cached_property
 
 import torch
 from einops import rearrange, reduce, repeat
@@ -57,8 +56,9 @@ def attention_mass_from_qk(
     keys: Int[Tensor, "batch query=pos m"],
     *,
     softcap: float | None = None,
+    window: int | None = None,
 ) -> Float[Tensor, "batch head query=pos"]:
-    """`attention_mass` without the pattern.
+    """`attention_mass` of causal attention, without the pattern.
 
     One entry of a pattern is `exp(scale * q_i . k_j - lse_i)`, and `lse`, the log-sum-exp of
     a query's scores, is what a fused attention kernel knows anyway. So the mass on m targets
@@ -70,13 +70,20 @@ def attention_mass_from_qk(
         lse: Log-sum-exp of the scores of each query, in nats; learned sinks, windows and
             masks are already in it.
         scale: Of `q . k`.
-        keys: Targets; -1 is no target. They must be keys that the query can see.
+        keys: Targets; -1 is no target, and padding, which a mask hides, must not be one.
         softcap: If given, scores become `softcap * tanh(score / softcap)`.
+        window: If given, a query sees this many keys, itself included, and no more.
 
     Returns:
         As `attention_mass`, in float32.
+
+    Example:
+        >>> q = k = torch.tensor([[[[0.0], [1.0]]]])
+        >>> lse = (q @ k.mT).masked_fill(torch.ones(2, 2).triu(1) > 0, -torch.inf).logsumexp(-1)
+        >>> attention_mass_from_qk(q, k, lse, 1.0, torch.tensor([[[0], [1]]]))
+        tensor([[[1.0000, 0.7311]]])
     """
-    return FromQK(q, k, lse, scale, softcap=softcap).mass(keys)
+    return FromQK(q, k, lse, scale, softcap=softcap, window=window).mass(keys)
 
 
 class FromPattern:
@@ -121,8 +128,8 @@ class FromQK:
     and `sinks` the learned score per head that takes part in the softmax (gpt-oss).
     """
 
-    BAND = 16
-    """Distances below this are all computed at once, from blocks of the diagonal."""
+    PAIRS = 2048
+    """Pairs of a query and a target that are held at a time."""
 
     def __init__(
         self,
@@ -135,55 +142,83 @@ class FromQK:
         window: int | None = None,
         sinks: Float[Tensor, " head"] | None = None,
     ) -> None:
-        self.q = rearrange(q.float(), "b (kv g) q d -> b kv g q d", kv=k.shape[1])
-        self.k = k.float()
+        # Token by token, as models compute them: a view, and what is gathered lies together.
+        self.q = rearrange(q.float(), "b (kv g) q d -> b q kv g d", kv=k.shape[1])
+        self.k = rearrange(k.float(), "b kv k d -> b k kv d")
         self.lse = lse.float()
         self.n_heads = q.shape[1]
         self.scale, self.softcap, self.window, self.sinks = scale, softcap, window, sinks
+        self._back: dict[int, Float[Tensor, "batch head query"]] = {}
 
     def mass(self, keys: Int[Tensor, "batch query m"]) -> Float[Tensor, "batch head query"]:
         """What each query puts on its `keys`."""
-        there = keys != NONE
-        back = torch.arange(keys.shape[1], device=keys.device)[:, None] - keys
-        if bool(((back < self.BAND) | ~there).all()):
-            index = repeat(back.clamp(0, self.BAND - 1), "b q m -> b h q m", h=self.lse.shape[1])
-            return reduce(
-                self._band.gather(-1, index) * rearrange(there, "b q m -> b 1 q m"),
-                "b h q m -> b h q",
-                "sum",
-            )
+        query = torch.arange(keys.shape[1], device=keys.device)[:, None]
+        there = (keys != NONE) & ~self._hidden(query, keys)
+        if not there.any():
+            return torch.zeros_like(self.lse)
+        back = query - keys
+        nearest, farthest = (int(end) for end in back[there].aminmax())
+        if farthest - nearest >= keys.shape[2]:
+            return self._gathered(keys, there)
+        # No more distances than targets: they go with the query, and slices do.
         total = torch.zeros_like(self.lse)
-        for one, real in zip(keys.clamp(min=0).unbind(-1), there.unbind(-1), strict=True):
-            index = repeat(one, "b q -> b kv q d", kv=self.k.shape[1], d=self.k.shape[-1])
-            dots = (self.q * self.k.gather(2, index)[:, :, None]).sum(-1)
-            total += self._probability(rearrange(dots, "b kv g q -> b (kv g) q")) * real[:, None]
+        for distance in range(nearest, farthest + 1):
+            number = ((back == distance) & there).sum(-1)
+            total += self._at(distance) * rearrange(number, "b q -> b 1 q")
         return total
+
+    def _at(self, distance: int) -> Float[Tensor, "batch head query"]:
+        """What each query puts on the key `distance` before it; 0 where there is none."""
+        if distance not in self._back:
+            some = max(1, self.PAIRS // len(self.q))
+            q = self.q[:, distance:].split(some, dim=1)
+            k = self.k[:, : self.k.shape[1] - distance, :, None].split(some, dim=1)
+            dots = torch.cat([(one * other).sum(-1) for one, other in zip(q, k, strict=True)], 1)
+            dots = rearrange(dots, "b q kv g -> b (kv g) q")
+            mass = self._probability(dots, self.lse[:, :, distance:])
+            self._back[distance] = pad(mass, (distance, 0))
+        return self._back[distance]
+
+    def _gathered(
+        self, keys: Int[Tensor, "batch query m"], there: Bool[Tensor, "batch query m"]
+    ) -> Float[Tensor, "batch head query"]:
+        """One product for each pair of a query and a target, some pairs at a time."""
+        q, k = (t.flatten(0, 1) for t in (self.q, self.k[..., None, :]))
+        lse = rearrange(self.lse, "b h q -> (b q) h")
+        total = torch.zeros_like(lse)
+        batch, query, column = there.nonzero(as_tuple=True)
+        target = keys[batch, query, column] + batch * k.shape[0] // len(keys)
+        query = query + batch * keys.shape[1]
+        for one, other in zip(query.split(self.PAIRS), target.split(self.PAIRS), strict=True):
+            dots = (q.index_select(0, one) * k.index_select(0, other)).sum(-1)
+            total.index_add_(0, one, self._probability(dots.flatten(1), lse[one]))
+        return rearrange(total, "(b q) h -> b h q", b=len(keys))
 
     def on_columns(
         self, columns: Int[Tensor, "batch head m"]
     ) -> Float[Tensor, "batch head query m"]:
         """What each query puts on each of its head's `columns`; 0 for -1."""
-        kv, group, length, d_head = self.q.shape[1:]
-        index = rearrange(columns.clamp(min=0), "b (kv g) m -> b kv (g m) 1", kv=kv)
-        keys = self.k.gather(2, index.expand(-1, -1, -1, d_head))
-        keys = rearrange(keys, "b kv (g m) d -> b kv g m d", g=group)
-        dots = torch.einsum("bkgqd,bkgmd->bkgqm", self.q, keys)
-        mass = self._probability(rearrange(dots, "b kv g q m -> b (kv g) q m"))
+        batch = torch.arange(len(columns), device=columns.device)[:, None, None, None]
+        at = rearrange(columns.clamp(min=0), "b (kv g) m -> b kv g m", kv=self.k.shape[2])
+        keys = self.k[
+            batch, at, torch.arange(self.k.shape[2], device=columns.device)[:, None, None]
+        ]
+        dots = torch.einsum("bqkgd,bkgmd->bkgqm", self.q, keys)
+        query = torch.arange(self.q.shape[1], device=columns.device)[:, None]
         at = rearrange(columns, "b h m -> b h 1 m")
-        query = torch.arange(length, device=columns.device)[:, None]
-        return mass.masked_fill((at == NONE) | self._hidden(query, at), 0)
+        hidden = (at == NONE) | self._hidden(query, at)
+        return self._probability(dots.flatten(1, 2), self.lse[..., None], hidden)
 
     def rows(self, queries: Int[Tensor, "batch s"]) -> Float[Tensor, "batch head s key"]:
         """The pattern's rows of some `queries`; 0 for -1."""
-        index = rearrange(queries.clamp(min=0), "b s -> b 1 1 s 1")
-        asked = self.q.gather(3, index.expand(-1, *self.q.shape[1:3], -1, self.q.shape[-1]))
-        dots = torch.einsum("bkgsd,bknd->bkgsn", asked, self.k)
-        dots = rearrange(dots, "b kv g s n -> b (kv g) s n")
-        lse = self.lse.gather(2, repeat(queries.clamp(min=0), "b s -> b h s", h=self.lse.shape[1]))
-        mass = self._probability(dots, lse)
+        batch = torch.arange(len(queries), device=queries.device)[:, None]
+        asked = self.q[batch, queries.clamp(min=0)]
+        dots = torch.einsum("bskgd,bnkd->bkgsn", asked, self.k).flatten(1, 2)
+        lse = self.lse.transpose(1, 2)[batch, queries.clamp(min=0)]
         query = rearrange(queries, "b s -> b 1 s 1")
-        key = torch.arange(self.k.shape[2], device=queries.device)
-        return mass.masked_fill((query == NONE) | self._hidden(query, key), 0)
+        key = torch.arange(self.k.shape[1], device=queries.device)
+        hidden = (query == NONE) | self._hidden(query, key)
+        return self._probability(dots, rearrange(lse, "b s h -> b h s 1"), hidden)
 
     def entropy_and_distance(
         self,
@@ -193,14 +228,15 @@ class FromQK:
         With p = exp(s - lse), the entropy `-sum p log p` is `lse * sum p - sum p s`; the mean
         score `sum p s` and the mean position come from one more pass, by tiles.
         """
-        q = rearrange(self.q, "b kv g q d -> b (kv g) q d")
+        q = rearrange(self.q, "b q kv g d -> b (kv g) q d")
+        k = rearrange(self.k, "b k kv d -> b kv k d")
         places = torch.arange(q.shape[2], device=q.device).float()
         # The position rides along as a value, and a 1, whose mean is the visible mass.
         values = torch.stack([places, torch.ones_like(places)], -1)
-        values = values.expand(*self.k.shape[:2], -1, -1)
+        values = values.expand(*k.shape[:2], -1, -1)
         tiled = tiled_attention(
             q,
-            self.k,
+            k,
             values,
             scale=self.scale,
             window=self.window,
@@ -210,27 +246,6 @@ class FromQK:
         place, mass = tiled.out.unbind(-1)
         return self.lse * mass - tiled.mean_score, places * mass - place
 
-    @cached_property
-    def _band(self) -> Float[Tensor, "batch head query back"]:
-        """Attention to the key `back` tokens before the query, for every back < BAND.
-
-        Blocks of 64 queries, the heads of a group side by side, against the 79 keys that
-        they need: a matrix product each, of which the diagonals are kept.
-        """
-        size, reach, length = 64, self.BAND - 1, self.q.shape[3]
-        ahead = -length % size
-        q = pad(self.q, (0, 0, 0, ahead))
-        q = rearrange(q, "b kv g (n i) d -> b kv n (g i) d", i=size)
-        k = pad(self.k, (0, 0, reach, ahead)).unfold(2, size + reach, size)
-        dots = rearrange(q @ k, "b kv n (g i) j -> b kv g n i j", i=size)
-        row = torch.arange(size, device=q.device)[:, None]
-        back = torch.arange(self.BAND, device=q.device)
-        dots = dots[..., row, row + reach - back]
-        dots = rearrange(dots, "b kv g n i back -> b (kv g) (n i) back")[:, :, :length]
-        query = torch.arange(length, device=q.device)[:, None]
-        hidden = (back > query) | self._hidden(query, query - back)
-        return self._probability(dots).masked_fill(hidden, 0)
-
     def _hidden(
         self, query: Int[Tensor, "*shape q 1"], key: Int[Tensor, "..."]
     ) -> Bool[Tensor, "..."]:
@@ -238,75 +253,23 @@ class FromQK:
         return later if self.window is None else later | (query - key >= self.window)
 
     def _probability(
-        self, dots: Float[Tensor, "..."], lse: Float[Tensor, "..."] | None = None
-    ) -> Float[Tensor, "..."]:
-        scores = self.scale * dots
+        self,
+        dots: Float[Tensor, "*shape"],
+        lse: Float[Tensor, "*#shape"],
+        hidden: Bool[Tensor, "*#shape"] | None = None,
+    ) -> Float[Tensor, "*shape"]:
+        """`exp(score - lse)`, 0 where `hidden`; `dots`, made for this, are overwritten."""
+        scores = dots.mul_(self.scale)
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
-        lse = self.lse if lse is None else lse
-        return torch.exp(scores - lse.reshape(*lse.shape, *[1] * (dots.ndim - lse.ndim)))
+        scores = scores.sub_(lse)
+        if hidden is not None:
+            scores = scores.masked_fill_(hidden, -torch.inf)
+        return scores.exp_()
 
 
 Attention = FromPattern | FromQK
 """Attention of one layer, whatever form it has."""
-
-SAMPLE = 32
-"""Rows that are looked at whole, in search of sink columns."""
-
-
-def spaced(counted: Bool[Tensor, "batch pos"], most: int = SAMPLE) -> Int[Tensor, "batch s"]:
-    """At most `most` of each row's counted queries, evenly spaced, in order; filled up with -1.
-
-    Example:
-        >>> spaced(torch.tensor([[True, False, True, True, True, True]]), most=3).tolist()
-        [[0, 3, 5]]
-    """
-    number = counted.sum(-1)
-    order = torch.argsort((~counted).int(), dim=-1, stable=True)  # The counted ones first.
-    size = min(most, max(1, int(number.max())))
-    step = torch.arange(size, device=counted.device) / max(1, size - 1)
-    every = torch.arange(size, device=counted.device).expand(len(counted), -1)
-    few = rearrange(number <= size, "b -> b 1")
-    chosen = torch.where(few, every, (step * (number[:, None] - 1)).round().long())
-    there = every < rearrange(number, "b -> b 1")
-    return torch.where(there, order.gather(-1, chosen), NONE)
-
-
-def sink_columns(
-    rows: Float[Tensor, "batch head s key"],
-    queries: Int[Tensor, "batch s"],
-    *,
-    share: float,
-    least: int,
-) -> Bool[Tensor, "batch head key"]:
-    """Columns that draw at least `share` of the attention of the queries after them, everywhere.
-
-    A column's share is the mean of the attention to it over the `queries` after it
-    (Gu et al. 2024, arXiv 2410.10781, section 3.2, without the trivial q = k). "Everywhere"
-    means that both the nearer and the farther half of those queries give that much, so that
-    a near neighbour is no sink; `least` queries are needed for an opinion.
-
-    Args:
-        rows: The pattern's rows of `queries`.
-        queries: Where they are, in order; -1 fills up.
-        share: Least share, in (0, 1].
-        least: Least number of later queries.
-    """
-    sums = pad(rows.cumsum(-2), (0, 0, 1, 0))  # What the first s queries have given to k.
-    key = torch.arange(rows.shape[-1], device=rows.device)
-    real = queries != NONE
-    until = ((queries[..., None] <= key) & real[..., None]).sum(1)  # [b k] queries up to k
-    after = real.sum(-1, keepdim=True) - until
-    near_number = after // 2
-
-    def given(number: Int[Tensor, "batch key"]) -> Float[Tensor, "batch head key"]:
-        index = repeat(number, "b k -> b h 1 k", h=rows.shape[1])
-        return rearrange(sums.gather(-2, index), "b h 1 k -> b h k")
-
-    near = given(until + near_number) - given(until)
-    far = given(until + after) - given(until + near_number)
-    wide = [rearrange(n, "b k -> b 1 k") for n in (near_number, after - near_number, after)]
-    return (wide[2] >= least) & (near >= share * wide[0]) & (far >= share * wide[1])
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import FORCED_WINDOW, LABELS
-from interp.mass import sink_columns, spaced
 from interp.scan import HeadScan
 from interp.scores import Thresholds
+from interp.sinks import halves, sink_columns, spaced
 from interp.targets import NONE, TARGETS, earlier_copies, ordinary
 
 if TYPE_CHECKING:
@@ -475,7 +475,8 @@ def _targets(
         share, least = thresholds["sink_column"], thresholds["sink_queries"]
         queries = spaced(fit)
         rows = attention[None, None, queries[0].clamp(min=0)] * (queries[0] != NONE)[:, None]
-        columns = sink_columns(rows, queries, share=share, least=least)[0]
+        later = halves(queries, length)
+        columns = sink_columns(rows, later, share=share, least=least)[0][0]
         marked = marked | (fit.T & columns).tril(-1)
     return marked
 

@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.mass import Attention, FromPattern, Tally, sink_columns, spaced, visible_keys
+from interp.mass import Attention, FromPattern, Tally, visible_keys
+from interp.sinks import halves, sink_columns, spaced
 from interp.targets import NONE, TARGETS, first_token, ordinary, positions
 
 
@@ -31,7 +32,7 @@ class Thresholds:
         sink: epsilon = 0.3 of Gu et al. 2024 (arXiv 2410.10781).
         window_width: How many positions, the query's own among them, are "local".
         sink_column: Least share of the later queries' attention that makes a column other
-            than the first token a sink (see `interp.mass.sink_columns`).
+            than the first token a sink (see `interp.sinks.sink_columns`).
         sink_queries: How many later queries it takes to call a column a sink.
         min_queries: How many counted queries it takes to say anything about a kind.
     """
@@ -96,6 +97,7 @@ class Questions:
         fit: The queries that count.
         seen: How many keys each query may attend to.
         queries: Some of those that count, to look for sink columns in their rows.
+        later: For each key, those of `queries` after it (see `interp.sinks.halves`).
         statistics: Whether entropy and mean distance are asked for, which without a pattern
             takes as long as the attention itself.
     """
@@ -105,6 +107,7 @@ class Questions:
     fit: Bool[Tensor, "batch pos"]
     seen: Int[Tensor, "batch pos"]
     queries: Int[Tensor, "batch s"]
+    later: Bool[Tensor, "half=2 batch s pos"]
     statistics: bool
 
 
@@ -138,7 +141,16 @@ def ask(
         for kind in TARGETS
         if kind in kinds
     }
-    return Questions(tokens, keys, fit, visible_keys(tokens, window), spaced(fit), statistics)
+    queries = spaced(fit)
+    return Questions(
+        tokens=tokens,
+        keys=keys,
+        fit=fit,
+        seen=visible_keys(tokens, window),
+        queries=queries,
+        later=halves(queries, tokens.shape[1]),
+        statistics=statistics,
+    )
 
 
 def score_layer(
@@ -165,11 +177,11 @@ def score_layer(
         there = keys != NONE
         if kind == "sink":
             rows = attention.rows(questions.queries)
-            columns = sink_columns(
-                rows, questions.queries, share=thresholds.sink_column, least=thresholds.sink_queries
+            columns, strongest = sink_columns(
+                rows, questions.later, share=thresholds.sink_column, least=thresholds.sink_queries
             )
             value, uniform = _sink_mass(attention, columns, first_token(tokens), seen)
-            place = _strongest_column(rows, questions.queries, tokens)
+            place = (strongest - first_token(tokens)[:, None]).cpu()
         else:
             value = attention.mass(keys)
             uniform = _per_head(there.sum(-1) / seen, attention.n_heads)
@@ -216,17 +228,6 @@ def _sink_mass(
     before = (places[:, :, None] < key[:, None]) & (places[:, :, None] != NONE)
     value = (attention.on_columns(places) * before).sum(-1)
     return value, before.sum(-1) / seen[:, None]
-
-
-def _strongest_column(
-    rows: Float[Tensor, "batch head s key"],
-    queries: Int[Tensor, "batch s"],
-    tokens: Int[Tensor, "batch pos"],
-) -> Int[Tensor, "batch head"]:
-    """The column that the queries after it attend to most, counted from the first token."""
-    key = torch.arange(rows.shape[-1], device=rows.device)
-    before = key < rearrange(queries, "b s -> b 1 s 1")
-    return ((rows * before).sum(-2).argmax(-1) - first_token(tokens)[:, None]).cpu()
 
 
 def _per_head(

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "interp"
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
-PURE = {"attention", "heads", "tokens", "targets", "mass", "patterns", "scores", "labels"}
+PURE = {"attention", "heads", "labels", "mass", "patterns", "scores", "sinks", "targets", "tokens"}
 DOORS = {
     "transformers": {"models"},
     "transformer_lens": {"models"},

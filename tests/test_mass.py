@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from scored import scored
 from torch import Tensor
 
-from interp.mass import FromPattern, Tally, attention_mass, sink_columns, spaced, visible_keys
+from interp.mass import FromPattern, Tally, attention_mass, visible_keys
 from interp.scores import Thresholds
+from interp.sinks import halves, sink_columns, spaced
 from interp.targets import NONE, TARGETS
 
 EXACT = {"rtol": 0, "atol": 0}
@@ -141,7 +142,8 @@ def test_visible_keys_count_the_real_tokens_up_to_the_query(window):
 
 def sinks(pattern: Tensor, counted: Tensor, **limits: float) -> Tensor:
     queries = spaced(counted, most=counted.shape[1])
-    return sink_columns(FromPattern(pattern).rows(queries), queries, **limits)
+    later = halves(queries, pattern.shape[-1])
+    return sink_columns(FromPattern(pattern).rows(queries), later, **limits)[0]
 
 
 def slow_sink_columns(pattern: Tensor, counted: Tensor, share: float, least: int) -> Tensor:

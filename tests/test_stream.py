@@ -6,9 +6,10 @@ from scored import scored
 from tiny_models import CONFIGS, tiny, words_tokenizer
 
 import interp
-from interp import mass, tokens
-from interp.mass import FromPattern, FromQK, attention_mass, attention_mass_from_qk, spaced
+from interp import tokens
+from interp.mass import FromPattern, FromQK, attention_mass, attention_mass_from_qk
 from interp.scores import Thresholds
+from interp.sinks import SAMPLE, spaced
 from interp.stream import stream, streams
 
 STREAMED = sorted(set(CONFIGS) - {"neo", "bloom"})
@@ -195,13 +196,39 @@ def test_rows_and_columns_from_queries_and_keys_are_the_patterns():
         assert torch.allclose(ours, theirs, atol=2e-5)  # float32 sums in another order.
 
 
+@pytest.mark.parametrize("pairs", [7, 10**6])
+@pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(lambda query: torch.stack([query - 30, query - 31], -1), id="far slices"),
+        pytest.param(lambda query: torch.stack([query % 5, query // 2], -1), id="pairs"),
+        pytest.param(lambda query: torch.stack([query + 1, query + 3], -1), id="the future"),
+        pytest.param(lambda query: torch.stack([query, query], -1), id="twice the same"),
+    ],
+)
+def test_any_keys_get_from_queries_and_keys_what_the_pattern_gives_them(
+    pairs, window, keys, monkeypatch
+):
+    monkeypatch.setattr(FromQK, "PAIRS", pairs)
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
+    seen = torch.ones(40, 40).tril().triu(1 - (window or 40)).bool()
+    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(~seen, -torch.inf)
+    asked = keys(torch.arange(40)).expand(2, -1, -1)
+    asked = torch.where((asked < 0) | (asked >= 40), -1, asked)
+    ours = attention_mass_from_qk(q, k, scores.logsumexp(-1), 0.5, asked, window=window)
+    theirs = attention_mass(scores.softmax(-1), asked)
+    assert torch.allclose(ours, theirs, atol=1e-5)  # float32 sums in another order.
+
+
 def test_spaced_queries_are_all_of_few_and_even_ones_of_many():
     counted = torch.zeros(2, 500, dtype=torch.bool)
     counted[0, 100:400] = True
     counted[1, [3, 5, 8]] = True
     chosen = spaced(counted, most=4)
     assert chosen.tolist() == [[100, 200, 299, 399], [3, 5, 8, -1]]
-    assert spaced(counted).shape == (2, mass.SAMPLE)
+    assert spaced(counted).shape == (2, SAMPLE)
 
 
 def test_a_long_prompt_shows_how_induction_depends_on_the_distance():
