@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from interp.hooks import AttentionPatterns, attention_patterns
     from interp.labels import HeadLabel, classify_heads
     from interp.models import Model, load_model
-    from interp.scan import HeadScan, scan_heads
+    from interp.scan import scan_heads
     from interp.scores import Thresholds
+    from interp.table import HeadScan
 
 __version__ = "0.1.0"
 
@@ -36,7 +37,7 @@ _HOME = {
     "AttentionPatterns": "hooks",
     "Head": "heads",
     "HeadLabel": "labels",
-    "HeadScan": "scan",
+    "HeadScan": "table",
     "InputError": "errors",
     "Model": "models",
     "Thresholds": "scores",

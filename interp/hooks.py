@@ -129,6 +129,22 @@ def attention_patterns(
     return patterns
 
 
+def run_with(
+    model: Model, tokens: Int[Tensor, "batch pos"], names: Sequence[str]
+) -> dict[str, Tensor]:
+    """Run `tokens` once, and keep what passes the hooks of those names."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        return lambda value, hook: seen.__setitem__(name, value.detach())
+
+    hooks = [(name, keep(name)) for name in names]
+    with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=hooks):
+        ids = tokens.clamp(min=0).to(model.device)
+        model.bridge(ids, return_type=None, **cheap_forward(model.inner))
+    return seen
+
+
 @contextmanager
 def _looking(model: Model) -> Iterator[None]:
     """Evaluation mode and eager attention, and the caller's settings back afterwards."""

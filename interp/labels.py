@@ -10,12 +10,13 @@ prompt it does so a lot. So the threshold is put to the *excess* over even atten
 which is 0 for an even head, 1 for a perfect one, and never above the score itself.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
@@ -26,6 +27,7 @@ from interp.targets import NONE, TARGETS, earlier_copies, ordinary
 
 MIXED = "mixed"
 NOT_ENOUGH = "not enough tokens"
+ANTI_INDUCTION = "anti-induction"
 FORCED_WINDOW = "local window (by architecture)"
 LABELS = {kind: kind.replace("_", " ") for kind in TARGETS}
 """Score name -> label word, the most specific first; the first that holds is `label`."""
@@ -49,6 +51,9 @@ class HeadLabel:
         sink_position: Where a sink head rests, counted from the first token; None for others.
         window: How far back the model lets this layer look, the query included; None if
             there is no limit.
+        margin: How much excess (or, if nearer, mass above the null) the kind that gives `label`
+            has to spare; for `mixed` how much the nearest kind lacks, below 0. None for a
+            label that no score gives.
     """
 
     head: Head
@@ -61,6 +66,7 @@ class HeadLabel:
     mean_distance: float | None = None
     sink_position: int | None = None
     window: int | None = None
+    margin: float | None = None
 
 
 def classify_heads(
@@ -143,8 +149,14 @@ def label_heads(
     window: int | None = None,
     window_forced: bool = False,
     not_measured: Mapping[str, str] | None = None,
+    nulls: Mapping[str, Float[Tensor, " head"]] | None = None,
+    induction_effect: Float[Tensor, "end=2 head"] | None = None,
 ) -> list[HeadLabel]:
     """Turn one layer's scores into verdicts: a label for each kind whose excess is enough.
+
+    Where there is a null, the score must be above it too. A head that attends like an
+    induction head and pushes the right answer down is `anti-induction` (McDougall et al. 2023,
+    arXiv 2310.04625).
 
     Args:
         layer: The layer's own number.
@@ -154,20 +166,31 @@ def label_heads(
         window_forced: Whether the prompt was longer than the window, so that every head of
             this layer is local whether it would be or not.
         not_measured: Why kinds are absent from `scores`.
+        nulls: By kind, what a score must be above.
+        induction_effect: Interval of the effect on the right next token's logit; a head is
+            `anti-induction` if all of it is below 0.
     """
+    nulls = nulls or {}
     kinds = [kind for kind in TARGETS if kind in scores.tallies]
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
     chances = {kind: scores.tallies[kind].uniform_mean.tolist() for kind in kinds}
 
     verdicts = []
     for head in range(scores.sink_position.shape[1]):
-        labels = []
+        margins, held = {}, []
         for kind in kinds:
-            score, chance = means[kind][head], chances[kind][head]
-            if excess(score, chance) >= getattr(thresholds, kind):
-                labels.append(LABELS[kind])
+            score = means[kind][head]
+            above_null = score - float(nulls[kind][head]) if kind in nulls else math.inf
+            to_spare = excess(score, chances[kind][head]) - getattr(thresholds, kind)
+            margins[kind] = min(to_spare, above_null)
+            if to_spare >= 0 and above_null > 0:
+                held.append(kind)
+        labels = [LABELS[kind] for kind in held]
+        pushes_down = induction_effect is not None and float(induction_effect[1, head]) < 0
+        if LABELS["induction"] in labels and pushes_down:
+            labels[0] = ANTI_INDUCTION
         if window_forced:
-            after = sum(label in labels for label in LABELS.values() if label != LABELS["sink"])
+            after = sum(label != LABELS["sink"] for label in labels)
             labels.insert(after, FORCED_WINDOW)
         place = None
         if LABELS["sink"] in labels:
@@ -185,9 +208,16 @@ def label_heads(
                 mean_distance=means["mean_distance"][head] if "mean_distance" in means else None,
                 sink_position=place,
                 window=window,
+                margin=_margin(margins, held, labels),
             )
         )
     return verdicts
+
+
+def _margin(margins: Mapping[str, float], held: list[str], labels: list[str]) -> float | None:
+    if labels and labels[0] == FORCED_WINDOW:
+        return None
+    return margins[held[0]] if held else max(margins.values(), default=None)
 
 
 def excess(score: float, chance: float) -> float:

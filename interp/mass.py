@@ -1,6 +1,8 @@
 """How much attention lands on the targets: one quantity, whatever the kind of head."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from einops import rearrange, reduce, repeat
@@ -86,12 +88,27 @@ def attention_mass_from_qk(
     return FromQK(q, k, lse, scale, softcap=softcap, window=window).mass(keys)
 
 
+class Means(NamedTuple):
+    """Means over a query's whole attention.
+
+    Attributes:
+        entropy: Of the attention, in nats.
+        distance: From the query to the key, in tokens.
+        norm: Of the keys' `norms`; None where those were not given.
+    """
+
+    entropy: Float[Tensor, "batch head query"]
+    distance: Float[Tensor, "batch head query"]
+    norm: Float[Tensor, "batch head query"] | None
+
+
 class FromPattern:
     """Attention that is at hand as a pattern `[batch, head, query, key]`."""
 
     def __init__(self, pattern: Float[Tensor, "batch head query=pos key=pos"]) -> None:
         self.pattern = pattern
         self.n_heads = pattern.shape[1]
+        self.norms = None
 
     def mass(self, keys: Int[Tensor, "batch query m"]) -> Float[Tensor, "batch head query"]:
         """What each query puts on its `keys`."""
@@ -111,13 +128,11 @@ class FromPattern:
         rows = self.pattern.transpose(1, 2)[batch, queries.clamp(min=0)]
         return rearrange(rows * (queries != NONE)[..., None, None], "b s h k -> b h s k")
 
-    def entropy_and_distance(
-        self,
-    ) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
-        """Entropy of each query's attention in nats, and its mean distance in tokens."""
+    def means(self) -> "Means":
+        """What is averaged over each query's whole attention."""
         places = torch.arange(self.pattern.shape[-1], device=self.pattern.device).float()
         back = places * self.pattern.sum(-1) - self.pattern @ places
-        return torch.special.entr(self.pattern).sum(-1), back
+        return Means(torch.special.entr(self.pattern).sum(-1), back, None)
 
 
 class FromQK:
@@ -125,7 +140,9 @@ class FromQK:
 
     The same quantities as `FromPattern`, exact, in memory that grows with the length.
     See `attention_mass_from_qk` for the arguments; `window` is how far back a query sees,
-    and `sinks` the learned score per head that takes part in the softmax (gpt-oss).
+    `sinks` the learned score per head that takes part in the softmax (gpt-oss), and `v` the
+    values, for what a head brings. `norms [batch, head, key]`, if set, say how much one unit
+    of attention to a key counts (see `interp.direct.value_norms`).
     """
 
     PAIRS = 2048
@@ -141,6 +158,7 @@ class FromQK:
         softcap: float | None = None,
         window: int | None = None,
         sinks: Float[Tensor, " head"] | None = None,
+        v: Float[Tensor, "batch kv_head key=pos d_v"] | None = None,
     ) -> None:
         # Token by token, as models compute them: a view, and what is gathered lies together.
         self.q = rearrange(q.float(), "b (kv g) q d -> b q kv g d", kv=k.shape[1])
@@ -148,6 +166,8 @@ class FromQK:
         self.lse = lse.float()
         self.n_heads = q.shape[1]
         self.scale, self.softcap, self.window, self.sinks = scale, softcap, window, sinks
+        self.v = v
+        self.norms: Float[Tensor, "batch head key"] | None = None
         self._back: dict[int, Float[Tensor, "batch head query"]] = {}
 
     def mass(self, keys: Int[Tensor, "batch query m"]) -> Float[Tensor, "batch head query"]:
@@ -182,17 +202,46 @@ class FromQK:
     def _gathered(
         self, keys: Int[Tensor, "batch query m"], there: Bool[Tensor, "batch query m"]
     ) -> Float[Tensor, "batch head query"]:
-        """One product for each pair of a query and a target, some pairs at a time."""
-        q, k = (t.flatten(0, 1) for t in (self.q, self.k[..., None, :]))
-        lse = rearrange(self.lse, "b h q -> (b q) h")
-        total = torch.zeros_like(lse)
-        batch, query, column = there.nonzero(as_tuple=True)
-        target = keys[batch, query, column] + batch * k.shape[0] // len(keys)
-        query = query + batch * keys.shape[1]
-        for one, other in zip(query.split(self.PAIRS), target.split(self.PAIRS), strict=True):
-            dots = (q.index_select(0, one) * k.index_select(0, other)).sum(-1)
-            total.index_add_(0, one, self._probability(dots.flatten(1), lse[one]))
+        total = self.lse.new_zeros(self.lse.shape[0] * self.lse.shape[2], self.n_heads)
+        for query, _, mass in self._pairs(keys, there):
+            total.index_add_(0, query, mass)
         return rearrange(total, "(b q) h -> b h q", b=len(keys))
+
+    def brought(self, keys: Int[Tensor, "batch query m"]) -> Float[Tensor, "batch head query d_v"]:
+        """The values at each query's `keys`, summed as the attention weighs them.
+
+        With every key in sight as a target this is the head's whole output.
+
+        Raises:
+            ValueError: If the attention was given without its values.
+        """
+        if self.v is None:
+            raise ValueError("values were not given")
+        v = rearrange(self.v.float(), "b kv k d -> (b k) kv 1 d")
+        group = self.n_heads // v.shape[1]
+        total = v.new_zeros(self.lse.shape[0] * self.lse.shape[2], self.n_heads, v.shape[-1])
+        query = torch.arange(keys.shape[1], device=keys.device)[:, None]
+        there = (keys != NONE) & ~self._hidden(query, keys)
+        for one, other, mass in self._pairs(keys, there):
+            weights = rearrange(mass, "p (kv g) -> p kv g 1", g=group)
+            total.index_add_(0, one, (weights * v.index_select(0, other)).flatten(1, 2))
+        return rearrange(total, "(b q) h d -> b h q d", b=len(keys))
+
+    def _pairs(
+        self, keys: Int[Tensor, "batch query m"], there: Bool[Tensor, "batch query m"]
+    ) -> Iterator[tuple[Int[Tensor, " p"], Int[Tensor, " p"], Float[Tensor, "p head"]]]:
+        """Pairs of a query and a target and what the one puts on the other, some at a time.
+
+        Queries and targets are counted through all rows.
+        """
+        q, k = self.q.flatten(0, 1), self.k.flatten(0, 1)[:, :, None]
+        lse = rearrange(self.lse, "b h q -> (b q) h")
+        batch, query, column = there.nonzero(as_tuple=True)
+        target = keys[batch, query, column] + batch * self.k.shape[1]
+        query = query + batch * self.q.shape[1]
+        for one, other in zip(query.split(self.PAIRS), target.split(self.PAIRS), strict=True):
+            dots = (q.index_select(0, one) * k.index_select(0, other)).sum(-1).flatten(1)
+            yield one, other, self._probability(dots, lse.index_select(0, one))
 
     def on_columns(
         self, columns: Int[Tensor, "batch head m"]
@@ -220,31 +269,37 @@ class FromQK:
         hidden = (query == NONE) | self._hidden(query, key)
         return self._probability(dots, rearrange(lse, "b s h -> b h s 1"), hidden)
 
-    def entropy_and_distance(
-        self,
-    ) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
-        """Entropy of each query's attention in nats, and its mean distance in tokens.
+    def means(self) -> Means:
+        """What is averaged over each query's whole attention.
 
         With p = exp(s - lse), the entropy `-sum p log p` is `lse * sum p - sum p s`; the mean
         score `sum p s` and the mean position come from one more pass, by tiles.
         """
+        kv = self.k.shape[2]
         q = rearrange(self.q, "b q kv g d -> b (kv g) q d")
-        k = rearrange(self.k, "b k kv d -> b kv k d")
         places = torch.arange(q.shape[2], device=q.device).float()
-        # The position rides along as a value, and a 1, whose mean is the visible mass.
-        values = torch.stack([places, torch.ones_like(places)], -1)
-        values = values.expand(*k.shape[:2], -1, -1)
+        # Positions ride along as values, and a 1, whose mean is the visible mass, and the norms
+        # of all heads of a group, of which each head then takes its own.
+        values = torch.stack([places, torch.ones_like(places)], -1).expand(len(q), kv, -1, -1)
+        if self.norms is not None:
+            norms = rearrange(self.norms, "b (kv g) k -> b kv k g", kv=kv)
+            values = torch.cat([values, norms], -1)
         tiled = tiled_attention(
             q,
-            k,
+            rearrange(self.k, "b k kv d -> b kv k d"),
             values,
             scale=self.scale,
             window=self.window,
             softcap=self.softcap,
             sinks=self.sinks,
         )
-        place, mass = tiled.out.unbind(-1)
-        return self.lse * mass - tiled.mean_score, places * mass - place
+        place, mass = tiled.out[..., 0], tiled.out[..., 1]
+        norm = None
+        if self.norms is not None:
+            group = torch.arange(self.n_heads, device=q.device) % (self.n_heads // kv)
+            index = repeat(group, "h -> b h q 1", b=len(q), q=q.shape[2])
+            norm = tiled.out[..., 2:].gather(-1, index).squeeze(-1)
+        return Means(self.lse * mass - tiled.mean_score, places * mass - place, norm)
 
     def _hidden(
         self, query: Int[Tensor, "*shape q 1"], key: Int[Tensor, "..."]

@@ -5,6 +5,7 @@ own, which the caller's do not reach. Every scale is fixed to [0, 1], so that an
 can be compared. Layers, heads and positions count from 0.
 """
 
+import itertools
 import os
 import threading
 import unicodedata
@@ -36,9 +37,9 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import FORCED_WINDOW, LABELS
-from interp.scan import HeadScan
 from interp.scores import Thresholds
 from interp.sinks import halves, sink_columns, spaced
+from interp.table import HeadScan
 from interp.targets import NONE, TARGETS, earlier_copies, ordinary
 
 if TYPE_CHECKING:
@@ -248,6 +249,61 @@ def distance_curves(scan: HeadScan) -> Figure:
         panel.set_ylabel("mean attention mass on the induction targets")
         panel.tick_params(length=2, width=0.5, pad=2)
         panel.minorticks_off()
+    return page.figure
+
+
+def sensitivity_chart(table: pd.DataFrame, model: str, *, most: int = 40) -> Figure:
+    """Each labelled head's score under several conditions, one line a head.
+
+    Args:
+        table: From `interp.sensitivity.compare_scans`. Sinks are left out: most heads are.
+        model: Its name, for the title.
+        most: How many heads at most, those with the largest spread.
+
+    Raises:
+        InputError: If no head holds a label other than sink.
+    """
+    conditions = list(table.columns[2 : table.columns.get_loc("lowest")])
+    work = table.loc[table["kind"] != "sink"]
+    if work.empty:
+        raise InputError("table must hold a head with a label other than sink, got none")
+    shown = work.sort_values(by="spread", ascending=False).head(most).sort_index()
+    left_out = (
+        f" Of {len(work)} heads the {most} of the largest spread." if len(work) > most else ""
+    )
+    step = 0.15
+    page = _Page(
+        f"{_prose(model)}: what scores depend on",
+        f"Under {len(conditions)} conditions, of which {conditions[0]} is the usual scan.",
+        width=7.2,
+        body=len(shown) * step + 1.3,
+        notes=[
+            "Heads that carry the label under some condition; in orange those whose label flips."
+            f"{left_out} Dashed: the label's threshold for the excess over even attention."
+        ],
+    )
+    marks = dict(zip(conditions, itertools.cycle("o^svD<>pP*X")))
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(conditions)))
+    thresholds = asdict(Thresholds())
+    with _styled():
+        panel = page.panel(1.75, 0.1, 3.9, len(shown) * step + 0.1)
+        for place, row in enumerate(shown.to_dict("records")):
+            shade = _ACCENT if row["flips"] else "#bbbbbb"
+            panel.plot([row["lowest"], row["highest"]], [place] * 2, color=shade, linewidth=2.5)
+            height = [place - 0.45, place + 0.45]
+            panel.plot([thresholds[row["kind"]]] * 2, height, "--", color=_QUIET, linewidth=0.5)
+        for condition, shade in zip(conditions, shades):
+            known = shown[condition].to_numpy(float, na_value=np.nan)
+            style = {"s": 9, "color": shade, "linewidths": 0, "zorder": 3}
+            panel.scatter(
+                known, range(len(shown)), marker=marks[condition], label=condition, **style
+            )
+        names = [f"{r['name']}  {LABELS[r['kind']]}" for r in shown.to_dict("records")]
+        panel.set_yticks(range(len(shown)), names)
+        panel.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5))
+        panel.set_xlabel("mean attention mass on the kind's targets")
+        panel.tick_params(length=2, width=0.5, pad=2)
+        panel.legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize=6)
     return page.figure
 
 

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 from rich import box
 from rich.table import Table
 
-from interp.labels import LABELS
-from interp.scan import AT_DISTANCE, HeadScan
+from interp.labels import ANTI_INDUCTION, LABELS
+from interp.table import AT_DISTANCE, EFFECT, WORDS, HeadScan
 
 
 def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
@@ -27,14 +28,21 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
         yield "No head carries any of these labels. The highest scores:"
         yield _highest(scan)
     yield "score: mean attention mass on the kind's targets, from 0 to 1"
+    yield "95 %: bootstrap interval over rows, each of which has a period of its own"
     yield "chance: what attention spread evenly would score; on text: the score on natural text"
+    if "induction_null_99" in scan.frame:
+        yield "null: 99 % quantile where there is nothing to find; a label needs more"
+    if EFFECT in scan.frame:
+        yield "effect: on the logit of the right next token, through the induction targets alone"
+    for column, reason in scan.made_by.get("left_out", {}).items():
+        yield f"left out: {column}: {reason}"
     yield from _notes(scan)
 
 
 def _summary(scan: HeadScan) -> Table:
     table = _table("label", ">heads", ">also")
     counts = scan.summary()
-    for label in dict.fromkeys([*LABELS.values(), *counts]):
+    for label in dict.fromkeys([*WORDS, *counts]):
         having = sum(label in labels for labels in scan.frame["labels"])
         number = counts.get(label, 0)
         table.add_row(label, str(number), str(having - number or "-"))
@@ -42,16 +50,22 @@ def _summary(scan: HeadScan) -> Table:
 
 
 def _strongest(scan: HeadScan, top: int) -> Table:
-    table = _table("label", "head", ">score", ">chance", ">on text", "also")
-    for kind, label in LABELS.items():
-        rows = scan.having(label).head(top)
+    table = _table(
+        "label", "head", ">score", ">95 %", ">chance", ">null", ">on text", ">effect", "also"
+    )
+    kinds = {label: kind for kind, label in LABELS.items()} | {ANTI_INDUCTION: "induction"}
+    for label in WORDS:
+        kind, rows = kinds[label], scan.having(label).head(top)
         for number, row in enumerate(rows.to_dict("records")):
             table.add_row(
                 label if number == 0 else "",
                 row["name"],
                 _figure(row[kind]),
+                _interval(row, kind),
                 _figure(row[f"{kind}_chance"]),
+                _figure(row.get(f"{kind}_null_99", pd.NA)),
                 _figure(row.get(f"text_{kind}", pd.NA)),
+                _signed(row.get(EFFECT, pd.NA)) if kind == "induction" else "-",
                 ", ".join(other for other in row["labels"] if other != label),
                 end_section=number == len(rows) - 1,
             )
@@ -76,6 +90,8 @@ def _notes(scan: HeadScan) -> Iterator[str]:
         periods, size = probe["periods"], f"{probe['rows']} rows of {probe['length']}"
         if probe["parts"][0].startswith(AT_DISTANCE):
             yield f"run: {size} tokens, twice the same {periods[0]} random ones"
+        elif "shuffled" in probe["parts"]:
+            yield f"run: {size} of the same, in another order after the first copy: the null"
         elif periods:
             spread = f"periods of {min(periods)} to {max(periods)}"
             yield f"run: {size} random tokens that repeat with {spread}"
@@ -98,6 +114,15 @@ def _table(*columns: str) -> Table:
             column.removeprefix(">"), justify="right" if right else "left", no_wrap=True
         )
     return table
+
+
+def _interval(row: dict[str, Any], kind: str) -> str:
+    low, high = (row.get(f"{kind}_{end}", pd.NA) for end in ("low", "high"))
+    return "-" if pd.isna(low) else f"{low:.2f} to {high:.2f}"
+
+
+def _signed(value: float) -> str:
+    return "-" if pd.isna(value) else f"{value:+.2f}"
 
 
 def _figure(value: float) -> str:

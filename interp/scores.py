@@ -5,7 +5,7 @@ every layer (`score_layer`).
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from einops import rearrange, repeat
@@ -86,6 +86,12 @@ class LayerScores:
 
 STATISTICS = ("entropy", "mean_distance")
 
+VALUE_WEIGHTED = "sink_value_weighted"
+"""The sink's share when each key counts by the size of what it brings, `|A v W_O|`."""
+
+MATCHING = ("induction", "duplicate_token")
+"""Kinds that match tokens; the others go by position."""
+
 
 @dataclass(frozen=True)
 class Questions:
@@ -96,7 +102,8 @@ class Questions:
         keys: By kind, where each query should look.
         fit: The queries that count.
         seen: How many keys each query may attend to.
-        queries: Some of those that count, to look for sink columns in their rows.
+        queries: Some of those that count, to look for sink columns in their rows; None if the
+            targets are all that counts.
         later: For each key, those of `queries` after it (see `interp.sinks.halves`).
         statistics: Whether entropy and mean distance are asked for, which without a pattern
             takes as long as the attention itself.
@@ -106,8 +113,8 @@ class Questions:
     keys: dict[str, Int[Tensor, "batch pos _"]]
     fit: Bool[Tensor, "batch pos"]
     seen: Int[Tensor, "batch pos"]
-    queries: Int[Tensor, "batch s"]
-    later: Bool[Tensor, "half=2 batch s pos"]
+    queries: Int[Tensor, "batch s"] | None
+    later: Bool[Tensor, "half=2 batch s pos"] | None
     statistics: bool
 
 
@@ -153,6 +160,26 @@ def ask(
     )
 
 
+def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
+    """The same questions, put where a head of each kind should not look: for a null.
+
+    Kinds that match tokens are asked as they are, and it is the rows run that differ
+    (`interp.tokens.shuffled`). The other kinds go by position, and no order of the tokens
+    changes that; they are asked of as many keys drawn evenly from those in sight.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    query = positions(questions.tokens)[..., None]
+    keys = {}
+    for kind, own in questions.keys.items():
+        if kind in MATCHING:
+            keys[kind] = own
+            continue
+        share = torch.rand(own.shape, generator=generator).to(own.device)
+        drawn = query - (share * questions.seen[..., None]).long()
+        keys[kind] = torch.where(own != NONE, drawn, NONE)
+    return replace(questions, keys=keys, queries=None, later=None, statistics=False)
+
+
 def score_layer(
     attention: Attention | Float[Tensor, "batch head query=pos key=pos"],
     questions: Questions,
@@ -173,26 +200,33 @@ def score_layer(
 
     tallies = {}
     place = torch.zeros(len(tokens), attention.n_heads, dtype=torch.long)
+    means = attention.means() if questions.statistics else None
     for kind, keys in questions.keys.items():
         there = keys != NONE
-        if kind == "sink":
+        if kind == "sink" and questions.queries is not None and questions.later is not None:
             rows = attention.rows(questions.queries)
             columns, strongest = sink_columns(
                 rows, questions.later, share=thresholds.sink_column, least=thresholds.sink_queries
             )
-            value, uniform = _sink_mass(attention, columns, first_token(tokens), seen)
+            places = _resting_places(columns, first_token(tokens), tokens)
+            before = _before(places, tokens)
+            on_sink = attention.on_columns(places) * before
+            value, uniform = on_sink.sum(-1), before.sum(-1) / seen[:, None]
             place = (strongest - first_token(tokens)[:, None]).cpu()
+            if means is not None and means.norm is not None and attention.norms is not None:
+                norms = attention.norms.gather(-1, places.clamp(min=0))
+                weighted = (on_sink * norms[:, :, None]).sum(-1) / means.norm.clamp(min=1e-30)
+                tallies[VALUE_WEIGHTED] = Tally.of(weighted, uniform, there.any(-1) & fit)
         else:
             value = attention.mass(keys)
             uniform = _per_head(there.sum(-1) / seen, attention.n_heads)
         tallies[kind] = Tally.of(value, uniform, there.any(-1) & fit)
 
-    if questions.statistics:
-        entropy, distance = attention.entropy_and_distance()
+    if means is not None:
         even = seen.log(), (seen - 1) / 2
         even = [_per_head(value, attention.n_heads) for value in even]
-        tallies["entropy"] = Tally.of(entropy, even[0], fit)
-        tallies["mean_distance"] = Tally.of(distance, even[1], fit)
+        tallies["entropy"] = Tally.of(means.entropy, even[0], fit)
+        tallies["mean_distance"] = Tally.of(means.distance, even[1], fit)
     return LayerScores(tallies, place)
 
 
@@ -212,22 +246,24 @@ def _in_sight(
     return torch.where(positions(tokens)[..., None] - keys < window, keys, NONE)
 
 
-def _sink_mass(
-    attention: Attention,
+def _resting_places(
     columns: Bool[Tensor, "batch head key"],
     first: Int[Tensor, " batch"],
-    seen: Int[Tensor, "batch query"],
-) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
-    """Attention on the first token and on the head's other sink columns, and its chance level."""
-    key = torch.arange(columns.shape[-1], device=columns.device)
-    columns = columns | (key == first[:, None])[:, None]
+    tokens: Int[Tensor, "batch key"],
+) -> Int[Tensor, "batch head m"]:
+    """The first token and the head's other sink columns."""
+    columns = columns | (positions(tokens) == first[:, None])[:, None]
     most = int(columns.sum(-1).max())
     chosen = columns.int().topk(most, dim=-1)
-    places = torch.where(chosen.values > 0, chosen.indices, NONE)
-    # A query's attention to itself is not rest.
-    before = (places[:, :, None] < key[:, None]) & (places[:, :, None] != NONE)
-    value = (attention.on_columns(places) * before).sum(-1)
-    return value, before.sum(-1) / seen[:, None]
+    return torch.where(chosen.values > 0, chosen.indices, NONE)
+
+
+def _before(
+    places: Int[Tensor, "batch head m"], tokens: Int[Tensor, "batch query"]
+) -> Bool[Tensor, "batch head query m"]:
+    """Which places come before each query: its attention to itself is not rest."""
+    query = rearrange(positions(tokens), "b q -> b 1 q 1")
+    return (places[:, :, None] < query) & (places[:, :, None] != NONE)
 
 
 def _per_head(

@@ -97,7 +97,7 @@ def _attend(
     window = sliding_window if sliding_window and sliding_window < query.shape[2] else None
     options = {"softcap": softcap, "window": window, "sinks": s_aux}
     out, lse = _output_and_lse(query, key, value, scale, options)
-    attention = FromQK(query, key, lse, scale, softcap=softcap, window=window, sinks=s_aux)
+    attention = FromQK(query, key, lse, scale, softcap=softcap, window=window, sinks=s_aux, v=value)
     _VISIT.get()(module.layer_idx, attention)
     return out.transpose(1, 2).contiguous(), None
 

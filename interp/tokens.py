@@ -4,6 +4,7 @@
   head that only looks a fixed distance back passes any probe with one period. Within a
   period no token occurs twice, so each query has exactly one match per earlier copy. Before
   the first repeat there is nothing to find, and heads are idle.
+- `shuffled`: the same rows, with what follows the first copy in another order: the null.
 - `text`: natural text of several kinds.
 """
 
@@ -26,11 +27,13 @@ class Probe:
         tokens: The ids.
         parts: Names of sets of queries that are scored apart, with those queries.
         periods: The distance between the copies in each row, where there are copies.
+        asked: The ids that targets are worked out from, where those are not the ones run.
     """
 
     tokens: Int[Tensor, "row pos"]
     parts: dict[str, Bool[Tensor, "row pos"]]
     periods: tuple[int, ...] = ()
+    asked: Int[Tensor, "row pos"] | None = None
 
     def split(self, rows: int) -> "list[Probe]":
         """The same rows in probes of at most `rows` each."""
@@ -40,6 +43,7 @@ class Probe:
                 self.tokens[i : i + rows],
                 {name: queries[i : i + rows] for name, queries in self.parts.items()},
                 self.periods[i : i + rows],
+                None if self.asked is None else self.asked[i : i + rows],
             )
             for i in cuts
         ]
@@ -96,6 +100,38 @@ def repeated(
         tokens = _opened_by(bos, tokens)
     before = torch.arange(length) < torch.tensor(periods)[:, None] + (length - body)
     return Probe(tokens, {"random": before, "repeated": ~before}, tuple(periods))
+
+
+def shuffled(probe: Probe, *, seed: int) -> Probe:
+    """The null of repeated rows: after the first copy the same tokens come in another order.
+
+    Targets are still those of the rows as they were (`asked`). A head that matches tokens has
+    no more reason to look there; one that looks a fixed distance back looks there as before.
+
+    Args:
+        probe: From `repeated`.
+        seed: Of a generator of its own.
+
+    Returns:
+        The rows, of which the queries after the first copy are the part `shuffled`, and the
+        others, which are as they were, the part `elsewhere`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rows = probe.tokens.clone()
+    for row, later in zip(rows, probe.parts["repeated"], strict=True):
+        order = torch.randperm(int(later.sum()), generator=generator)
+        row[later] = row[later][order]
+    parts = {"shuffled": probe.parts["repeated"], "elsewhere": probe.parts["random"]}
+    return Probe(rows, parts, probe.periods, asked=probe.tokens)
+
+
+def opened_again(probe: Probe, bos: int) -> Probe:
+    """The same rows behind one more BOS, as when a text that has one is given another."""
+    parts = {
+        name: torch.cat([torch.zeros(len(queries), 1, dtype=torch.bool), queries], dim=1)
+        for name, queries in probe.parts.items()
+    }
+    return Probe(_opened_by(bos, probe.tokens), parts, probe.periods)
 
 
 def passages() -> dict[str, str]:

@@ -36,6 +36,10 @@ def main(
     method: Annotated[
         str, typer.Option(help="stream: no pattern is ever built; hooks: one layer's at a time.")
     ] = "stream",
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Leave out the null, the effect on logits and the weights."),
+    ] = False,
     top: Annotated[
         int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
     ] = 8,
@@ -62,7 +66,13 @@ def main(
             opened = interp.load_model(model, dtype=dtype, device=device)
             step(f"scanning {opened.name}")
             scan = interp.scan_heads(
-                opened, rows=rows, seed=seed, length=length, method=method, progress=step.advance
+                opened,
+                rows=rows,
+                seed=seed,
+                length=length,
+                method=method,
+                quick=quick,
+                progress=step.advance,
             )
             step("drawing")
             example = tokens.repeated(

@@ -9,7 +9,19 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "interp"
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
-PURE = {"attention", "heads", "labels", "mass", "patterns", "scores", "sinks", "targets", "tokens"}
+PURE = {
+    "attention",
+    "evidence",
+    "heads",
+    "labels",
+    "mass",
+    "patterns",
+    "scores",
+    "sinks",
+    "targets",
+    "tokens",
+    "weights",
+}
 DOORS = {
     "transformers": {"models"},
     "transformer_lens": {"models"},
@@ -17,7 +29,7 @@ DOORS = {
     "circuitsvis": set(),
     "typer": {"command"},
     "rich": {"command", "report"},
-    "pandas": {"scan", "report", "plots"},
+    "pandas": {"table", "report", "plots"},
 }
 
 

@@ -15,7 +15,7 @@ from interp.heads import Head
 from interp.hooks import AttentionPatterns
 from interp.labels import LABELS, HeadLabel, classify_heads
 from interp.plots import pattern_page, save_figure, score_mosaic, visible
-from interp.scan import HeadScan
+from interp.table import HeadScan
 from interp.targets import NONE, TARGETS
 
 BOS = 0

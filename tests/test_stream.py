@@ -191,7 +191,8 @@ def test_rows_and_columns_from_queries_and_keys_are_the_patterns():
     for ours, theirs in (
         [attention.rows(queries) for attention in two],
         [attention.on_columns(columns) for attention in two],
-        *zip(*(attention.entropy_and_distance() for attention in two), strict=True),
+        [attention.means().entropy for attention in two],
+        [attention.means().distance for attention in two],
     ):
         assert torch.allclose(ours, theirs, atol=2e-5)  # float32 sums in another order.
 

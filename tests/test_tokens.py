@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import InputError
-from interp.tokens import Probe, passages, repeated, text
+from interp.tokens import Probe, opened_again, passages, repeated, shuffled, text
 
 VOCABULARY = torch.arange(100, 400) * 3  # With gaps, so that an invented id is seen.
 BOS = 1
@@ -201,3 +201,35 @@ def test_rows_have_as_many_periods_as_they_can():
 def test_no_rows_of_text_are_refused():
     with pytest.raises(InputError, match="rows must be at least 1, got 0"):
         text(encoded(), rows=0, length=9, bos=BOS)
+
+
+def test_shuffled_rows_hold_the_same_tokens_and_the_same_first_copy():
+    probe = repeated(torch.arange(10, 200), rows=6, length=60, bos=1, seed=0)
+    null = shuffled(probe, seed=0)
+    later = probe.parts["repeated"]
+    assert torch.equal(null.tokens[~later], probe.tokens[~later])
+    assert torch.equal(null.tokens.sort().values, probe.tokens.sort().values)
+    assert null.asked is probe.tokens
+    assert null.parts.keys() == {"shuffled", "elsewhere"}
+    assert torch.equal(null.parts["shuffled"], later)
+    assert torch.equal(null.parts["elsewhere"], ~later)
+    # Hardly a token is where it was: 1 of about 30 by chance.
+    assert (null.tokens == probe.tokens)[later].float().mean() < 0.15
+    assert not torch.equal(shuffled(probe, seed=1).tokens, null.tokens)
+
+
+def test_one_more_bos_moves_every_query_by_one():
+    probe = repeated(torch.arange(10, 200), rows=3, length=40, bos=1, seed=0)
+    again = opened_again(probe, 1)
+    assert again.tokens[:, :2].tolist() == [[1, 1]] * 3
+    assert torch.equal(again.tokens[:, 1:], probe.tokens)
+    for name, queries in probe.parts.items():
+        assert torch.equal(again.parts[name][:, 1:], queries)
+        assert not again.parts[name][:, 0].any()
+
+
+def test_pieces_of_a_shuffled_probe_keep_what_is_asked():
+    probe = repeated(torch.arange(10, 200), rows=5, length=60, bos=1, seed=0)
+    pieces = shuffled(probe, seed=0).split(2)
+    asked = [piece.asked for piece in pieces if piece.asked is not None]
+    assert torch.equal(torch.cat(asked), probe.tokens)
