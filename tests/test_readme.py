@@ -1,5 +1,6 @@
 """What the README says is what the repository does."""
 
+import json
 import re
 import subprocess
 import sys
@@ -27,6 +28,25 @@ def test_the_induction_heads_shown_are_those_of_the_committed_table():
     block = README.split("figures/heads.csv -->")[1].split("<!-- end -->")[0]
     assert block.strip().splitlines()[2:] == [heads_line(row) for _, row in found.iterrows()]
     assert f"[{', '.join(found['name'][:3])}, ...]" in README
+
+
+def cost_line(record) -> str:
+    seconds = (f"{record[name]:.2f}" for name in ("forward_s", "stream_s", "ratio"))
+    peers = ("transformer_lens_ratio", "transformer_lens_shared_ratio")
+    ratios = (f"{record[name]:.1f}" if name in record else "-" for name in peers)
+    memory = f"{record['extra_memory_mb']:.0f}"
+    return f"| {record['length']:,} | {' | '.join([*seconds, memory, *ratios])} |"
+
+
+def test_the_costs_shown_are_those_of_the_committed_run():
+    records = json.loads((ROOT / "benchmarks" / "streaming.json").read_text(encoding="utf-8"))
+    block = README.split("benchmarks/streaming.json -->")[1].split("<!-- end -->")[0]
+    assert block.strip().splitlines()[2:] == [cost_line(record) for record in records]
+    largest = records[[record["length"] for record in records].index(2048)]
+    documented = f"{largest['transformer_lens_memory_mb'] / 1024:.0f}"
+    shared = f"{largest['transformer_lens_shared_memory_mb'] / 1024:.1f}"
+    takes = f"at 2,048 they take {documented} and {shared} GiB"
+    assert takes in " ".join(README.split())
 
 
 def test_the_thresholds_shown_are_the_ones_in_force():
