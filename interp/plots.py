@@ -332,11 +332,14 @@ def cost_curves(records: Sequence[dict[str, Any]]) -> Figure:
     machine = records[0].get("made_on", {})
     page = _Page(
         "What scoring every head of SmolLM2-135M costs",
-        f"One prompt; {machine.get('threads', '?')} threads, float32. Left: median seconds."
-        " Right: peak memory above the loaded model. Both axes are logarithmic.",
+        f"{machine.get('threads', '?')} threads, float32. Left: median seconds for one prompt."
+        " Right: peak memory above the loaded model.",
         width=7.2,
         body=3.3,
-        notes=["Ways that keep every pattern end where they no longer fit into 24 GB."],
+        notes=[
+            "Axes are logarithmic. Ways that keep every pattern end where they no longer fit into"
+            " 24 GB; they run one prompt, the first two as many as make 2,048 tokens."
+        ],
     )
     shades = ("#555555", _ACCENT, "#009e73", "#56b4e9", "#0072b2")
     with _styled():
@@ -349,6 +352,7 @@ def cost_curves(records: Sequence[dict[str, Any]]) -> Figure:
                     panel.plot(*zip(*known), label=words, **line)
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
+            panel.yaxis.set_major_formatter("{x:,g}")
             panel.set_xticks([r["length"] for r in records], [f"{r['length']:,}" for r in records])
             panel.set(xlabel="tokens", ylabel=label)
             panel.tick_params(length=2, width=0.5, pad=2, labelsize=6)

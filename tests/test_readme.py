@@ -42,6 +42,11 @@ def test_the_costs_shown_are_those_of_the_committed_run():
     records = json.loads((ROOT / "benchmarks" / "streaming.json").read_text(encoding="utf-8"))
     block = README.split("benchmarks/streaming.json -->")[1].split("<!-- end -->")[0]
     assert block.strip().splitlines()[2:] == [cost_line(record) for record in records]
+    largest = records[[record["length"] for record in records].index(2048)]
+    documented = f"{largest['transformer_lens_memory_mb'] / 1024:.0f}"
+    shared = f"{largest['transformer_lens_shared_memory_mb'] / 1024:.1f}"
+    takes = f"at 2,048 they take {documented} and {shared} GiB"
+    assert takes in " ".join(README.split())
 
 
 def test_the_thresholds_shown_are_the_ones_in_force():
