@@ -8,11 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from interp.definitions import scores_by_definition
     from interp.errors import InputError
     from interp.heads import Head
     from interp.hooks import AttentionPatterns, attention_patterns
     from interp.labels import HeadLabel, classify_heads
     from interp.models import Model, load_model
+    from interp.published import compare_with_published, published_heads
     from interp.scan import scan_heads
     from interp.scores import Thresholds
     from interp.table import HeadScan
@@ -29,8 +31,11 @@ __all__ = [
     "Thresholds",
     "attention_patterns",
     "classify_heads",
+    "compare_with_published",
     "load_model",
+    "published_heads",
     "scan_heads",
+    "scores_by_definition",
 ]
 
 _HOME = {
@@ -43,8 +48,11 @@ _HOME = {
     "Thresholds": "scores",
     "attention_patterns": "hooks",
     "classify_heads": "labels",
+    "compare_with_published": "published",
     "load_model": "models",
+    "published_heads": "published",
     "scan_heads": "scan",
+    "scores_by_definition": "definitions",
 }
 
 

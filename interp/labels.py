@@ -151,6 +151,7 @@ def label_heads(
     not_measured: Mapping[str, str] | None = None,
     nulls: Mapping[str, Float[Tensor, " head"]] | None = None,
     induction_effect: Float[Tensor, "end=2 head"] | None = None,
+    largest_effect: float = 0.0,
 ) -> list[HeadLabel]:
     """Turn one layer's scores into verdicts: a label for each kind whose excess is enough.
 
@@ -168,7 +169,8 @@ def label_heads(
         not_measured: Why kinds are absent from `scores`.
         nulls: By kind, what a score must be above.
         induction_effect: Interval of the effect on the right next token's logit; a head is
-            `anti-induction` if all of it is below 0.
+            `anti-induction` if all of it is so far below 0 as the threshold says.
+        largest_effect: The largest such effect of any head of the model, up or down.
     """
     nulls = nulls or {}
     kinds = [kind for kind in TARGETS if kind in scores.tallies]
@@ -186,7 +188,8 @@ def label_heads(
             if to_spare >= 0 and above_null > 0:
                 held.append(kind)
         labels = [LABELS[kind] for kind in held]
-        pushes_down = induction_effect is not None and float(induction_effect[1, head]) < 0
+        least = thresholds.anti_induction * largest_effect
+        pushes_down = induction_effect is not None and float(induction_effect[1, head]) < -least
         if LABELS["induction"] in labels and pushes_down:
             labels[0] = ANTI_INDUCTION
         if window_forced:

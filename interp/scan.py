@@ -1,7 +1,7 @@
 """Find out what every head of a model does: `scan_heads`."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -23,7 +23,7 @@ from interp.scores import (
     ask_elsewhere,
     score_layer,
 )
-from interp.table import AT_DISTANCE, EFFECT, HeadScan
+from interp.table import AT_DISTANCE, DEFINED, EFFECT, HeadScan
 from interp.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def scan_heads(
     method: str = "stream",
     quick: bool = False,
     bos: int = 1,
+    definitions: Collection[str] = (),
     thresholds: Thresholds | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> HeadScan:
@@ -85,6 +86,8 @@ def scan_heads(
             is read by hooks; the result says which it was.
         quick: Leave out the null, the effect on logits and what weights say: a third of the
             time, and labels that rest on the thresholds alone.
+        definitions: Names of `interp.definitions.DEFINITIONS`: the scores that others give heads,
+            each in a column `as_...`, from the patterns of some of the same rows.
         bos: How many BOS open a row: 0, 1 or 2. A model without BOS has none.
         thresholds: What decides; `Thresholds()` if left out.
         progress: Called with (layers done, layers in all).
@@ -110,6 +113,9 @@ def scan_heads(
     parts = list(scores)
     source = {kind: "repeated" for kind in TARGETS}
     source |= {"sink": "random"} | {name: on_text for name in STATISTICS}
+
+    found = [LayerScores.join(batches).tallies for batches in scores["repeated"].values()]
+    sizes = [tallies[EFFECT].mean.abs().max().item() for tallies in found if EFFECT in tallies]
 
     verdicts, others = [], []
     for layer in sorted(scores["repeated"]):
@@ -144,8 +150,12 @@ def scan_heads(
             ),
             nulls={kind: evidence.quantile(tally) for kind, tally in null_tallies.items()},
             induction_effect=None if effect is None else evidence.interval(effect),
+            largest_effect=max(sizes, default=0.0),
         )
         others += _others(by_part, judged.tallies, null_tallies)
+    for name, values in _as_defined(model, made[0], definitions).items():
+        for record, value in zip(others, values, strict=True):
+            record[f"{DEFINED}{name}"] = value
     if readout is not None:
         for record, value in zip(others, readout.copying().flatten().tolist(), strict=True):
             record["ov_copying"] = value
@@ -355,6 +365,25 @@ def _others(
             columns[part] = scores.tallies["induction"].mean.tolist()
     n_heads = by_part["repeated"].sink_position.shape[1]
     return [{name: values[head] for name, values in columns.items()} for head in range(n_heads)]
+
+
+def _as_defined(
+    model: "Model", probe: probes.Probe, names: Collection[str]
+) -> dict[str, list[float]]:
+    """Scores by other definitions, for every head in order; from patterns, of a few rows."""
+    from interp.definitions import scores_by_definition
+    from interp.hooks import run
+
+    found: dict[str, list[float]] = {name: [] for name in names}
+    tokens = probe.tokens[: _rows(model, probe, "hooks")].to(model.device)
+
+    def score(layer: int, pattern: torch.Tensor) -> None:
+        for name, values in scores_by_definition(pattern, tokens, names).items():
+            found[name] += values.tolist()
+
+    if names:
+        run(model, tokens, score)
+    return found
 
 
 def _ends(name: str, tally: Tally) -> dict[str, list[float]]:

@@ -29,6 +29,9 @@ class Thresholds:
         previous_token: As `induction`.
         current_token: As `induction`.
         local_window: No published value: more than half of the attention.
+        anti_induction: How far below 0 a head with the induction label must push the right
+            token's logit to be anti-induction, as a share of the largest such effect of any
+            head of the model: effects shrink with depth, so their size alone says little.
         sink: epsilon = 0.3 of Gu et al. 2024 (arXiv 2410.10781).
         window_width: How many positions, the query's own among them, are "local".
         sink_column: Least share of the later queries' attention that makes a column other
@@ -42,6 +45,7 @@ class Thresholds:
     previous_token: float = 0.4
     current_token: float = 0.4
     local_window: float = 0.5
+    anti_induction: float = 0.1
     sink: float = 0.3
     window_width: int = 8
     sink_column: float = 0.1
@@ -49,7 +53,7 @@ class Thresholds:
     min_queries: int = 4
 
     def __post_init__(self) -> None:
-        for name in (*TARGETS, "sink_column"):
+        for name in (*TARGETS, "sink_column", "anti_induction"):
             if not 0 < getattr(self, name) <= 1:
                 raise InputError(f"{name} must be in (0, 1], got {getattr(self, name)}")
         for name in ("window_width", "sink_queries", "min_queries"):

@@ -18,6 +18,9 @@ from interp.scores import STATISTICS
 from interp.targets import TARGETS
 
 SCHEMA_VERSION = 1
+DEFINED = "as_"
+"""Beginning of the columns with a score as somebody else defines it."""
+
 AT_DISTANCE = "induction_at_"
 """Beginning of the columns with the induction score at one distance between the copies."""
 
@@ -83,7 +86,9 @@ class HeadScan:
             far = kind.startswith(AT_DISTANCE)
             if kind not in (*TARGETS, *STATISTICS, EFFECT) and not far:
                 continue
-            own = self.made_by.get("scored_on", {}).get(kind, "repeated" if far else "patterns")
+            own = self.made_by.get("scored_on", {}).get(
+                kind, "repeated" if far or kind == EFFECT else "patterns"
+            )
             prompt = own if kind == column else "text"
             piece = self.frame[["layer", "head"]].assign(
                 model=self.made_by.get("model", ""),

@@ -40,6 +40,10 @@ def main(
         bool,
         typer.Option("--quick", help="Leave out the null, the effect on logits and the weights."),
     ] = False,
+    also: Annotated[
+        str | None,
+        typer.Option(help="Scores as others define them, by commas: stripe, mul_induction, ..."),
+    ] = None,
     top: Annotated[
         int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
     ] = 8,
@@ -59,7 +63,9 @@ def main(
     """
     import interp
     from interp import files, plots, report, tokens
+    from interp.definitions import DEFINITIONS
 
+    definitions = [] if also is None else command.listed(also, list(DEFINITIONS), name="--also")
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
     with files.staged(out) as scratch:
         with command.progress(f"loading {model}") as step:
@@ -72,6 +78,7 @@ def main(
                 length=length,
                 method=method,
                 quick=quick,
+                definitions=definitions,
                 progress=step.advance,
             )
             step("drawing")

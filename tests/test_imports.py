@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "interp"
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 PURE = {
     "attention",
+    "definitions",
     "evidence",
     "heads",
     "labels",
@@ -29,7 +30,7 @@ DOORS = {
     "circuitsvis": set(),
     "typer": {"command"},
     "rich": {"command", "report"},
-    "pandas": {"table", "report", "plots"},
+    "pandas": {"plots", "published", "report", "sensitivity", "table"},
 }
 
 

@@ -65,6 +65,13 @@ def test_a_head_that_pushes_the_right_token_down_is_anti_induction(ends, label):
     assert verdict(scores, induction_effect=effect).labels == (label, "sink")
 
 
+@pytest.mark.parametrize(("largest", "label"), [(9.0, ANTI_INDUCTION), (11.0, "induction")])
+def test_an_effect_far_smaller_than_the_models_largest_says_nothing(largest, label):
+    effect = torch.tensor([[-2.0], [-1.0]])
+    scores = scores_of(induction=0.6)
+    assert verdict(scores, induction_effect=effect, largest_effect=largest).label == label
+
+
 def test_a_head_without_the_stripe_is_never_anti_induction():
     effect = torch.tensor([[-2.0], [-1.0]])
     assert verdict(scores_of(sink=0.5), induction_effect=effect).labels == ("sink",)

@@ -101,7 +101,11 @@ def test_the_result_says_how_it_was_made(scan):
     made_by = scan.made_by
     assert made_by["seed"] == 0
     assert made_by["bos"] == 1
-    assert [probe["parts"] for probe in made_by["probes"]] == [["random", "repeated"], ["text"]]
+    assert [probe["parts"] for probe in made_by["probes"]] == [
+        ["random", "repeated"],
+        ["text"],
+        ["shuffled", "elsewhere"],
+    ]
     assert len(set(made_by["probes"][0]["periods"])) > 1
     assert made_by["bos_text"] == "<s>"
     rows = made_by["probes"][0]["tokens"]
@@ -114,7 +118,8 @@ def test_the_result_says_how_it_was_made(scan):
 
 def test_a_model_without_a_tokenizer_is_scanned_on_random_tokens_alone():
     scan = interp.scan_heads(tiny("gpt2"), rows=2)
-    assert [probe["parts"] for probe in scan.made_by["probes"]] == [["random", "repeated"]]
+    parts = [probe["parts"] for probe in scan.made_by["probes"]]
+    assert parts == [["random", "repeated"], ["shuffled", "elsewhere"]]
     assert not [column for column in scan.frame if column.startswith("text_")]
 
 
@@ -126,6 +131,57 @@ def test_repeats_beyond_a_layers_window_are_not_measured_instead_of_zero():
     assert windowed["labels"].map(lambda labels: "local window (by architecture)" in labels).all()
     assert open_["induction"].notna().all()
     assert (open_["not_measured"] == "").all()
+
+
+def test_scores_as_others_define_them_stand_beside_ours(model):
+    scan = interp.scan_heads(model, rows=2, quick=True, definitions=["stripe", "mul_induction"])
+    # The stripe also counts queries whose copy is next door, which ours leaves out: none here.
+    assert scan.frame["as_stripe"].tolist() == pytest.approx(
+        scan.frame["induction"].tolist(), abs=1e-5
+    )
+    assert (scan.frame["as_mul_induction"] < scan.frame["as_stripe"]).all()
+    with pytest.raises(interp.InputError, match=r"names must be among .*, got 'fast'"):
+        interp.scan_heads(model, rows=2, quick=True, definitions=["fast"])
+
+
+def test_a_quick_scan_has_no_null_and_says_what_it_leaves_out(model):
+    scan = interp.scan_heads(model, rows=2, quick=True)
+    assert not [c for c in scan.frame if "null" in c or "effect" in c or "copying" in c]
+    assert scan.made_by["quick"]
+    assert set(scan.made_by["left_out"].values()) == {"a quick scan was asked for"}
+    assert "induction_low" in scan.frame
+
+
+def test_a_full_scan_has_evidence_beside_every_score(scan):
+    frame = scan.frame
+    for kind in TARGETS:
+        inside = frame[f"{kind}_low"] <= frame[kind] + 1e-9
+        assert (inside & (frame[kind] <= frame[f"{kind}_high"] + 1e-9)).all()
+        assert (frame[f"{kind}_null"] <= frame[f"{kind}_null_99"] + 1e-9).all()
+        assert (frame[f"{kind}_spread"] >= 0).all()
+    assert (
+        frame["induction_logit_effect"]
+        .between(
+            frame["induction_logit_effect_low"] - 1e-6, frame["induction_logit_effect_high"] + 1e-6
+        )
+        .all()
+    )
+    assert frame["text_sink_value_weighted"].between(0, 1 + 1e-5).all()
+    assert frame["ov_copying"].between(-1, 1).all()
+    assert frame["margin"].notna().all()
+
+
+@pytest.mark.parametrize(("number", "opening"), [(0, []), (1, [1]), (2, [1, 1])])
+def test_a_row_opens_with_as_many_bos_as_asked_for(model, number, opening):
+    scan = interp.scan_heads(model, rows=2, quick=True, bos=number)
+    assert scan.made_by["n_bos"] == number
+    for probe in scan.made_by["probes"]:
+        for row in probe["tokens"]:
+            ids = [int(i) for i in row.split()]
+            assert ids[:number] == opening
+            assert ids[number] != 1
+    with pytest.raises(interp.InputError, match="bos must be 0, 1 or 2, got 3"):
+        interp.scan_heads(model, rows=2, bos=3)
 
 
 def test_progress_ends_at_the_total(model):
