@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from interp.definitions import scores_by_definition
+    from interp.effects import verify
     from interp.errors import InputError
     from interp.heads import Head
     from interp.hooks import AttentionPatterns, attention_patterns
@@ -36,6 +37,7 @@ __all__ = [
     "published_heads",
     "scan_heads",
     "scores_by_definition",
+    "verify",
 ]
 
 _HOME = {
@@ -53,6 +55,7 @@ _HOME = {
     "published_heads": "published",
     "scan_heads": "scan",
     "scores_by_definition": "definitions",
+    "verify": "effects",
 }
 
 

@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
@@ -249,6 +249,64 @@ def distance_curves(scan: HeadScan) -> Figure:
         panel.set_ylabel("mean attention mass on the induction targets")
         panel.tick_params(length=2, width=0.5, pad=2)
         panel.minorticks_off()
+    return page.figure
+
+
+def accuracy_curve(result: Mapping[str, Any]) -> Figure:
+    """How often planted heads of each kind get their label, by their strength.
+
+    The strengths of the real heads with that label are marked below the lines, and the
+    threshold at which the truth changes is dashed. Both axes run from 0 to 1.
+
+    Args:
+        result: From `scripts/measure_accuracy.py`.
+
+    Raises:
+        InputError: If the result has no strengths.
+    """
+    records = result.get("by_strength", [])
+    if not records:
+        raise InputError("result must have records by strength, got none")
+    thresholds = result["thresholds"]
+    fewest = min(record["heads"] for record in records)
+    sizes, low, high = result["sizes"], *result["interval"]
+    page = _Page(
+        "How strong a head must be to get its label",
+        f"{fewest} planted heads at each strength, in random rows. At the strength of real heads"
+        f" {result['accuracy']:.1%} of {sizes['report']} labels are right"
+        f" (95 % interval {low:.1%} to {high:.1%}), near misses among them.",
+        width=7.2,
+        body=3.6,
+        notes=[
+            "Strength: attention on the kind's targets beyond even attention. Marks below: real"
+            " heads with the label as their first. Dashed: thresholds."
+        ],
+    )
+    shades = (_ACCENT, "#009e73", "#0072b2", "#cc79a7", "#56b4e9", "#555555")
+    with _styled():
+        panel = page.panel(0.6, 0.1, 4.4, 3.0)
+        for place, ((kind, label), shade) in enumerate(zip(LABELS.items(), shades)):
+            known = [
+                (record["strength"], record["labelled_by_kind"][kind])
+                for record in records
+                if kind in record["labelled_by_kind"]
+            ]
+            panel.plot(
+                *zip(*known), label=label, color=shade, linewidth=1.2, marker="o", markersize=2
+            )
+            real = result["strengths"][kind]
+            height = -0.03 - 0.02 * place
+            panel.plot(real, [height] * len(real), "|", color=shade, markersize=3)
+        for value in sorted({thresholds[kind] for kind in LABELS}):
+            panel.axvline(value, color=_QUIET, linewidth=0.5, linestyle="--")
+        panel.set(xlim=(0, 1), ylim=(-0.16, 1.03), xlabel="strength of the planted head")
+        panel.set_ylabel("share that gets its label")
+        panel.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        panel.tick_params(length=2, width=0.5, pad=2)
+        corner = page.at(5.2, 0.1)
+        page.figure.legend(
+            *panel.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=corner
+        )
     return page.figure
 
 

@@ -10,6 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "interp"
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 PURE = {
+    "accuracy",
     "attention",
     "definitions",
     "evidence",
@@ -17,7 +18,9 @@ PURE = {
     "labels",
     "mass",
     "patterns",
+    "planted",
     "scores",
+    "shortcut",
     "sinks",
     "targets",
     "tokens",

@@ -1,0 +1,68 @@
+"""Measure how often the labels are right, on heads whose kind is known.
+
+Plants heads of every kind and near misses, labels them, and counts; and trains a small model
+that fools whoever looks for a stripe on rows of one period.
+"""
+
+import json
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interp import command
+
+TABLE = Path(__file__).parent.parent / "figures" / "heads.csv"
+
+
+def main(
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Of all luck.")] = 0,
+    out: Annotated[Path, typer.Option(help="File to write, ending in .json.")] = Path(
+        "results/accuracy.json"
+    ),
+    heads: Annotated[
+        int, typer.Option(min=1, help="Heads to plant and label, 336 or more.")
+    ] = 1500,
+    table: Annotated[
+        Path, typer.Option(help="Table of a scan, whose heads say how strong real heads are.")
+    ] = TABLE,
+) -> None:
+    """Measure how often the labels are right, on heads whose kind is known.
+
+    Plants HEADS heads to report on: half are of a kind, as strong as the heads with that label in
+    TABLE, half are near misses. Half as many others are planted to choose a threshold, and half
+    as many for the curve by strength. Then trains a small model on one fixed period, whose stripe
+    is position alone. Writes accuracy, confusion, by_strength, near_misses, chosen, shortcut and
+    more to the file OUT.
+
+    Exit code: 0 when the file is there and whole, 2 for a mistake in the call.
+    """
+    from interp import HeadScan, InputError, accuracy, files, shortcut
+
+    if out.suffix != ".json":
+        raise InputError(f"out must end in .json, got {out.name!r}")
+    strengths = accuracy.real_strengths(HeadScan.load(table).frame.to_dict("records"))
+    with files.staged(out.parent) as scratch:
+        with command.progress("planting heads") as step:
+            result = accuracy.measure_accuracy(
+                strengths, heads=heads, seed=seed, progress=step.advance
+            )
+            step("training on one period")
+            fooling = shortcut.positional_shortcut(seed=seed)
+        result["strengths"] = strengths
+        result["shortcut"] = {**asdict(fooling), "head": str(fooling.head)}
+        result["made_by"] = {
+            "seed": seed,
+            "heads": heads,
+            "table": table.name,
+            "versions": {name: version(name) for name in ("interp", "torch")},
+        }
+        text = json.dumps(result, indent=1, allow_nan=False)
+        (scratch / out.name).write_text(text + "\n", encoding="utf-8")
+    command.show(*accuracy.lines(result), *shortcut.lines(fooling), f"wrote {out}")
+
+
+if __name__ == "__main__":
+    command.run(main)
