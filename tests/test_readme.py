@@ -18,8 +18,10 @@ COMMANDS = [c.strip() for c in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 
 def heads_line(row) -> str:
     also = ", ".join(label for label in row["labels"].split(";") if label != "induction")
-    scores = (f"{row[c]:.2f}" for c in ("induction", "induction_chance", "text_induction"))
-    return f"| {row['name']} | {' | '.join(scores)} | {also} |"
+    ends = f"{row['induction_low']:.2f} to {row['induction_high']:.2f}"
+    null, text = (f"{row[c]:.2f}" for c in ("induction_null_99", "text_induction"))
+    score, effect = f"{row['induction']:.2f}", f"{row['induction_logit_effect']:+.2f}"
+    return f"| {' | '.join([row['name'], score, ends, null, text, effect, also])} |"
 
 
 def test_the_induction_heads_shown_are_those_of_the_committed_table():
