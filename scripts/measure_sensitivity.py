@@ -62,8 +62,9 @@ def main(
             step("drawing")
             table = compare_scans(scans)
             table.to_csv(scratch / "sensitivity.csv", index=False, float_format="%.4f")
-            figure = plots.sensitivity_chart(table, opened.name)
-            for ending in formats:
+            drawn = bool((table["kind"] != "sink").any())
+            for ending in formats if drawn else ():
+                figure = plots.sensitivity_chart(table, opened.name)
                 plots.save_figure(figure, scratch / f"sensitivity.{ending}")
         written = sorted(path.name for path in scratch.iterdir())
     flips = table.loc[table["flips"] != ""]
@@ -73,6 +74,8 @@ def main(
             f"{row['name']} {row['kind'].replace('_', ' ')} flips: {row['flips']}"
             f" (scores {row['lowest']:.2f} to {row['highest']:.2f})"
         )
+    if not drawn:
+        command.show("no figure: no head has a label other than sink under any condition")
     command.show(f"wrote {', '.join(written)} to {out}")
 
 

@@ -5,6 +5,7 @@ import warnings
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from matplotlib.colors import same_color
@@ -413,3 +414,56 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
 
 def test_every_kind_says_where_it_looks():
     assert list(plots.LOOKS) == list(TARGETS)
+
+
+def texts_of(figure) -> set[str]:
+    from matplotlib.text import Text
+
+    return {text.get_text() for text in figure.findobj(Text)}
+
+
+def test_the_chart_of_sensitivity_names_heads_and_conditions_and_marks_flips():
+    table = pd.DataFrame(
+        {
+            "name": ["L0H0", "L1H2", "L0H1"],
+            "kind": ["induction", "previous_token", "sink"],
+            "usual": [0.5, 0.6, 0.9],
+            "other": [0.3, pd.NA, 0.9],
+            "lowest": [0.3, 0.6, 0.9],
+            "highest": [0.5, 0.6, 0.9],
+            "spread": [0.14, 0.0, 0.0],
+            "flips": ["other", "", ""],
+        }
+    )
+    figure = plots.sensitivity_chart(table, "a $model")
+    texts = texts_of(figure)
+    assert {"L0H0  induction", "L1H2  previous token", "usual", "other"} <= texts
+    assert not any("L0H1" in text for text in texts)  # Most heads are sinks.
+    colours = [line.get_color() for line in figure.axes[0].lines if line.get_linewidth() == 2.5]
+    assert [same_color(colour, plots._ACCENT) for colour in colours] == [True, False]
+    with pytest.raises(InputError, match="a label other than sink, got none"):
+        plots.sensitivity_chart(table[table["kind"] == "sink"], "model")
+
+
+def test_the_curve_of_accuracy_has_a_line_for_each_kind():
+    strengths = [0.2, 0.4, 0.6]
+    records = [
+        {"strength": s, "heads": 12, "labelled_by_kind": dict.fromkeys(LABELS, float(s > 0.3))}
+        for s in strengths
+    ]
+    result = {
+        "by_strength": records,
+        "thresholds": dict.fromkeys(LABELS, 0.4),
+        "sizes": {"report": 300},
+        "interval": [0.99, 1.0],
+        "accuracy": 0.995,
+        "strengths": {kind: [0.5, 0.7] for kind in LABELS},
+    }
+    figure = plots.accuracy_curve(result)
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    for label in LABELS.values():
+        assert list(lines[label].get_xdata()) == strengths
+        assert list(lines[label].get_ydata()) == [0, 1, 1]
+    assert any("99.5% of 300 labels" in text for text in texts_of(figure))
+    with pytest.raises(InputError, match="records by strength, got none"):
+        plots.accuracy_curve({})

@@ -1,0 +1,40 @@
+"""The script as a user runs it, in a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+from tiny_models import tiny
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "measure_sensitivity.py"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+def test_every_condition_has_a_column_and_every_labelled_head_a_line(tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "model")
+    done = run(
+        *("--model", tmp_path / "model", "--rows", 2, "--seeds", 2, "--lengths", "40,64"),
+        *("--format", "svg", "--out", tmp_path / "out"),
+    )
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "out" / "sensitivity.csv", keep_default_na=False)
+    conditions = ["seed 0", "seed 1", "40 tokens", "no BOS", "two BOS", "bfloat16"]
+    assert list(table.columns) == [
+        *("name", "kind", *conditions, "lowest", "highest", "spread", "flips")
+    ]
+    drawn = (table["kind"] != "sink").any()
+    assert (tmp_path / "out" / "sensitivity.svg").exists() == drawn
+    assert ("no figure" in done.stdout) != drawn
+
+
+def test_a_mistake_gets_one_line_and_exit_code_2_and_writes_nothing(tmp_path):
+    done = run("--lengths", "4", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "--lengths" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
