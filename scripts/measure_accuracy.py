@@ -28,6 +28,9 @@ def main(
     table: Annotated[
         Path, typer.Option(help="Table of a scan, whose heads say how strong real heads are.")
     ] = TABLE,
+    figure: Annotated[
+        Path | None, typer.Option(help="Figure of the curve, if wanted: .png, .svg or .pdf.")
+    ] = None,
 ) -> None:
     """Measure how often the labels are right, on heads whose kind is known.
 
@@ -39,7 +42,7 @@ def main(
 
     Exit code: 0 when the file is there and whole, 2 for a mistake in the call.
     """
-    from interp import HeadScan, InputError, accuracy, files, shortcut
+    from interp import HeadScan, InputError, accuracy, files, plots, shortcut
 
     if out.suffix != ".json":
         raise InputError(f"out must end in .json, got {out.name!r}")
@@ -61,6 +64,9 @@ def main(
         }
         text = json.dumps(result, indent=1, allow_nan=False)
         (scratch / out.name).write_text(text + "\n", encoding="utf-8")
+    if figure is not None:
+        with files.staged(figure.parent) as scratch:
+            plots.save_figure(plots.accuracy_curve(result), scratch / figure.name)
     command.show(*accuracy.lines(result), *shortcut.lines(fooling), f"wrote {out}")
 
 

@@ -51,6 +51,15 @@ def test_the_costs_shown_are_those_of_the_committed_run():
     assert takes in " ".join(README.split())
 
 
+def test_the_accuracy_shown_is_that_of_the_committed_run():
+    record = json.loads((ROOT / "figures" / "accuracy.json").read_text(encoding="utf-8"))
+    words = " ".join(README.split())
+    size, share = record["sizes"]["report"], 100 * record["accuracy"]
+    assert f"On {size:,} planted heads and near misses" in words
+    assert f"{share:.1f} % of the labels are right" in words
+    assert not any(near.get("fooled") for near in record["near_misses"])
+
+
 def test_the_thresholds_shown_are_the_ones_in_force():
     thresholds = interp.Thresholds()
     for label, value in re.findall(r"^\| ([a-z ]+) \| .* \| (0\.\d) \|$", README, re.MULTILINE):
