@@ -337,19 +337,16 @@ def sensitivity_chart(table: pd.DataFrame, model: str, *, most: int = 40) -> Fig
         body=len(shown) * step + 1.3,
         notes=[
             "Heads that carry the label under some condition; in orange those whose label flips."
-            f"{left_out} Dashed: the label's threshold for the excess over even attention."
+            f"{left_out} Sinks, which most heads are, are left out."
         ],
     )
     marks = dict(zip(conditions, itertools.cycle("o^svD<>pP*X")))
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(conditions)))
-    thresholds = asdict(Thresholds())
     with _styled():
         panel = page.panel(1.75, 0.1, 3.9, len(shown) * step + 0.1)
         for place, row in enumerate(shown.to_dict("records")):
             shade = _ACCENT if row["flips"] else "#bbbbbb"
             panel.plot([row["lowest"], row["highest"]], [place] * 2, color=shade, linewidth=2.5)
-            height = [place - 0.45, place + 0.45]
-            panel.plot([thresholds[row["kind"]]] * 2, height, "--", color=_QUIET, linewidth=0.5)
         for condition, shade in zip(conditions, shades):
             known = shown[condition].to_numpy(float, na_value=np.nan)
             style = {"s": 9, "color": shade, "linewidths": 0, "zorder": 3}
@@ -632,7 +629,8 @@ def _mosaic_notes(scan: HeadScan) -> list[str]:
     levels = ", ".join(f"{LABELS[kind]}\u00a0{thresholds[kind]:g}" for kind in TARGETS)
     notes = [
         "Layers and heads count from 0. A head carries a label if its excess over even attention,"
-        f" (score - chance) / (1 - chance), reaches the threshold: {levels}."
+        f" (score - chance) / (1 - chance), reaches the threshold: {levels}"
+        + ("; and if the score beats its null." if "induction_null_99" in frame else ".")
     ]
     if forced := sum(FORCED_WINDOW in labels for labels in frame["labels"]):
         notes.append(f"{forced} heads are local by architecture: their layers see no farther.")
@@ -647,7 +645,7 @@ def _page_notes(kinds: Sequence[str]) -> list[str]:
     notes = [
         "The numbers are scores from the scan: mean attention mass on the kind's targets over all"
         " its prompts (a sink before the first repeat, the others after it)."
-        " The pictures show this one example prompt."
+        " The pictures show this one example prompt; every earlier copy is a target."
         " Layers, heads and positions count from 0."
     ]
     return notes + ([f"No head carries the label: {without}."] if without else [])

@@ -28,12 +28,16 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
         yield "No head carries any of these labels. The highest scores:"
         yield _highest(scan)
     yield "score: mean attention mass on the kind's targets, from 0 to 1"
-    yield "95 %: bootstrap interval over rows, each of which has a period of its own"
+    if scan.frame["induction_low"].notna().any():
+        yield "95 %: bootstrap interval over rows, each of which has a period of its own"
     yield "chance: what attention spread evenly would score; on text: the score on natural text"
     if "induction_null_99" in scan.frame:
         yield "null: 99 % quantile where there is nothing to find; a label needs more"
     if EFFECT in scan.frame:
-        yield "effect: on the logit of the right next token, through the induction targets alone"
+        yield (
+            "effect: on the logit of the right next token, through the induction targets alone;"
+            " heads far from the output have little of it and work through later layers"
+        )
     for column, reason in scan.made_by.get("left_out", {}).items():
         yield f"left out: {column}: {reason}"
     yield from _notes(scan)
@@ -87,13 +91,14 @@ def _notes(scan: HeadScan) -> Iterator[str]:
             yield f"not measured in {heads} heads: {reason}"
     made_by = scan.made_by
     for probe in made_by["probes"]:
-        periods, size = probe["periods"], f"{probe['rows']} rows of {probe['length']}"
+        periods, size = probe["periods"], f"{_counted(probe['rows'], 'row')} of {probe['length']}"
         if probe["parts"][0].startswith(AT_DISTANCE):
             yield f"run: {size} tokens, twice the same {periods[0]} random ones"
         elif "shuffled" in probe["parts"]:
             yield f"run: {size} of the same, in another order after the first copy: the null"
         elif periods:
             spread = f"periods of {min(periods)} to {max(periods)}"
+            spread = f"a period of {periods[0]}" if len(set(periods)) == 1 else spread
             yield f"run: {size} random tokens that repeat with {spread}"
         else:
             yield f"run: {size} tokens of natural text"
@@ -119,6 +124,10 @@ def _table(*columns: str) -> Table:
 def _interval(row: dict[str, Any], kind: str) -> str:
     low, high = (row.get(f"{kind}_{end}", pd.NA) for end in ("low", "high"))
     return "-" if pd.isna(low) else f"{low:.2f} to {high:.2f}"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _signed(value: float) -> str:

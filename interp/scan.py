@@ -292,7 +292,7 @@ def _readout(
 
     columns = (EFFECT, f"text_{VALUE_WEIGHTED}", "ov_copying")
     if quick:
-        return None, dict.fromkeys(columns, "a quick scan was asked for")
+        return None, dict.fromkeys(("null", *columns), "a quick scan was asked for")
     if method == "hooks":
         return None, dict.fromkeys(columns, "patterns alone were read")
     try:

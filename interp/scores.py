@@ -106,20 +106,21 @@ class Questions:
         keys: By kind, where each query should look.
         fit: The queries that count.
         seen: How many keys each query may attend to.
-        queries: Some of those that count, to look for sink columns in their rows; None if the
-            targets are all that counts.
+        queries: Some of those that count, to look for sink columns in their rows.
         later: For each key, those of `queries` after it (see `interp.sinks.halves`).
         statistics: Whether entropy and mean distance are asked for, which without a pattern
             takes as long as the attention itself.
+        elsewhere: Whether this is for a null: see `ask_elsewhere`.
     """
 
     tokens: Int[Tensor, "batch pos"]
     keys: dict[str, Int[Tensor, "batch pos _"]]
     fit: Bool[Tensor, "batch pos"]
     seen: Int[Tensor, "batch pos"]
-    queries: Int[Tensor, "batch s"] | None
-    later: Bool[Tensor, "half=2 batch s pos"] | None
+    queries: Int[Tensor, "batch s"]
+    later: Bool[Tensor, "half=2 batch s pos"]
     statistics: bool
+    elsewhere: bool = False
 
 
 def ask(
@@ -181,7 +182,7 @@ def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
         share = torch.rand(own.shape, generator=generator).to(own.device)
         drawn = query - (share * questions.seen[..., None]).long()
         keys[kind] = torch.where(own != NONE, drawn, NONE)
-    return replace(questions, keys=keys, queries=None, later=None, statistics=False)
+    return replace(questions, keys=keys, statistics=False, elsewhere=True)
 
 
 def score_layer(
@@ -207,15 +208,18 @@ def score_layer(
     means = attention.means() if questions.statistics else None
     for kind, keys in questions.keys.items():
         there = keys != NONE
-        if kind == "sink" and questions.queries is not None and questions.later is not None:
+        if kind == "sink":
             rows = attention.rows(questions.queries)
             columns, strongest = sink_columns(
                 rows, questions.later, share=thresholds.sink_column, least=thresholds.sink_queries
             )
             places = _resting_places(columns, first_token(tokens), tokens)
             before = _before(places, tokens)
+            number = before.sum(-1)
             on_sink = attention.on_columns(places) * before
-            value, uniform = on_sink.sum(-1), before.sum(-1) / seen[:, None]
+            value, uniform = on_sink.sum(-1), number / seen[:, None]
+            if questions.elsewhere:  # One key drawn for each query, as often as it has columns.
+                value = attention.mass(keys) * number
             place = (strongest - first_token(tokens)[:, None]).cpu()
             if means is not None and means.norm is not None and attention.norms is not None:
                 norms = attention.norms.gather(-1, places.clamp(min=0))

@@ -68,7 +68,10 @@ def main(
                 plots.save_figure(figure, scratch / f"sensitivity.{ending}")
         written = sorted(path.name for path in scratch.iterdir())
     flips = table.loc[table["flips"] != ""]
-    command.show(f"{opened.name}: {len(table)} labels under some of {len(scans)} conditions")
+    command.show(
+        f"{opened.name}: of {len(table)} labels that hold under some of {len(scans)} conditions"
+        f" {len(flips)} flip, {int((flips['kind'] == 'sink').sum())} of them sinks"
+    )
     for row in flips.to_dict("records"):
         command.show(
             f"{row['name']} {row['kind'].replace('_', ' ')} flips: {row['flips']}"

@@ -107,12 +107,16 @@ def _lines(found: "Verification") -> Iterator[str]:
             for name, effect in measures.items():
                 yield f"  {method}, {_words(name)}: {effect.verdict}"
     yield "\nin square brackets: 95 % interval over rows; few rows make it rough"
+    yield "second copy, first copy: loss on tokens that repeat, and before they do"
+    yield "in-context score: loss late in a text minus loss early in it, below 0 if context helps"
+    if (drawn := found.made_by["draws"]) < 20:
+        yield f"{drawn} random draws are few: 20 or more say what random heads can do"
     if "text" not in found.before:
         yield "without a tokenizer natural text was not run"
 
 
 def _words(measure: str) -> str:
-    return measure.replace("_", " ")
+    return "in-context score" if measure == "in_context_score" else measure.replace("_", " ")
 
 
 if __name__ == "__main__":

@@ -134,6 +134,24 @@ def test_the_null_of_a_kind_that_goes_by_position_is_the_level_of_chance():
     assert verdict(scores, nulls=nulls).label == "previous token"
 
 
+def test_the_null_of_a_sink_counts_as_many_keys_as_the_head_has_columns():
+    """Attention spread evenly has exactly chance on any keys, however many columns there are."""
+    tokens = torch.arange(10, 90)[None]
+    seen = torch.arange(1, 81)[:, None]
+    pattern = torch.ones(80, 80).tril() / seen / 2
+    pattern[:, 0] += 0.25
+    pattern[:, 3] += 0.25  # Two columns, one of them found in the attention.
+    pattern[:3, 0] += 0.25
+    asked = ask(tokens, thresholds=THRESHOLDS, kinds=["sink"], statistics=False)
+    own = score_layer(pattern[None, None], asked, THRESHOLDS).tallies["sink"]
+    assert own.mean.item() > 0.45
+    null = score_layer(pattern[None, None], ask_elsewhere(asked, seed=0), THRESHOLDS)
+    tally = null.tallies["sink"]
+    assert torch.equal(tally.uniform, own.uniform)
+    # Keys drawn evenly get chance on average: here two in about 30, over 80 queries.
+    assert 0.3 * tally.uniform_mean.item() < tally.mean.item() < 2 * tally.uniform_mean.item()
+
+
 def test_the_null_asks_as_many_keys_all_of_them_in_sight():
     probe = repeated(torch.arange(10, 300), rows=4, length=81, bos=1, seed=0)
     asked = ask(probe.tokens, thresholds=THRESHOLDS, window=20)
