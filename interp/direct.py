@@ -26,6 +26,7 @@ from interp.errors import InputError
 from interp.hooks import run_with
 from interp.mass import FromQK, Tally
 from interp.models import Model
+from interp.stream import stream
 from interp.targets import NONE
 from interp.weights import copying_scores
 
@@ -40,13 +41,15 @@ class Norm:
     """
 
     def __init__(self, module: Any, like: Tensor) -> None:
-        # Signs have mean 0 and mean square 1: a norm changes them by gain and bias alone.
+        # What has mean 0 and mean square 1 a norm changes by gain and bias alone.
         signs = torch.ones_like(like)
         signs[1::2] = -1
+        if len(like) % 2:
+            signs[-3:] = 0.5**0.5 * torch.tensor([1.0, 1.0, -2.0])
         with torch.no_grad():
             up, down, even = (module(x).float() for x in (signs, -signs, torch.ones_like(like)))
         self.module = module
-        self.gain: Float[Tensor, " d_model"] = signs.float() * (up - down) / 2
+        self.gain: Float[Tensor, " d_model"] = (up - down) / 2 / signs.float()
         self.bias: Float[Tensor, " d_model"] = (up + down) / 2
         self.centred = bool((even - self.bias).abs().max() < 1e-2 * self.gain.abs().max())
 
@@ -95,6 +98,35 @@ class Readout:
         W_U = weight.float()
         self.W_U: Float[Tensor, "vocab d_model"] = W_U - W_U.mean(0)
 
+    def check(self) -> None:
+        """Make sure on a few tokens that heads reach the logits as is assumed here.
+
+        Raises:
+            InputError: If the parts do not sum to the logits, or what a head brings is not
+                what it puts out.
+        """
+        tokens = self.model.vocabulary[:8][None]
+        answers = tokens.roll(-1, dims=1)
+        with torch.no_grad():
+            logits = self.model.plain(tokens.to(self.model.device)).logits.float()
+        logits = (logits - logits.mean(-1, keepdim=True)).cpu()
+        parts = logit_parts(self.model, tokens, answers)
+        total = parts["heads"].sum((0, 2)) + parts["attention_bias"].sum(0) + parts["mlp"].sum(0)
+        total = (total + parts["embedding"] + parts["constant"]).cpu()
+        true = logits.gather(-1, answers[..., None])[..., 0]
+        close = 1e-3 if self.model.dtype_name == "float32" else 5e-2
+        if not (total - true).abs().max() <= close * logits.abs().max():
+            raise InputError("the parts of the residual stream do not sum to the logits")
+
+        keys = torch.arange(tokens.shape[1]).expand(1, tokens.shape[1], -1).to(self.model.device)
+        found: dict[int, Tensor] = {}
+        stream(self.model, tokens, lambda i, a: found.__setitem__(i, a.brought(keys)))
+        seen = run_with(self.model, tokens, [f"blocks.{i}.attn.hook_z" for i in found])
+        for z, out in zip(seen.values(), found.values(), strict=True):
+            out = rearrange(out, "b h q d -> b q (h d)")
+            if not (z.float().flatten(2) - out).abs().max() <= close * z.abs().max():
+                raise InputError("what a head brings is changed before it is put out")
+
     @contextmanager
     def watching(self) -> Iterator[list[Float[Tensor, "batch pos"]]]:
         """A list that gets the scale of the final norm in each forward pass."""
@@ -124,7 +156,7 @@ class Readout:
         return einsum(towards, self.W_O(layer), "b q d, h e d -> b h q e")
 
     def copying(self) -> Float[Tensor, "layer head"]:
-        """`interp.weights.copying_scores` of every head, norms folded in."""
+        """`interp.weights.copying_scores` of every head, norms folded in, W_U centred."""
         bridge = self.model.bridge
         W_E = self.model.plain.get_input_embeddings().weight.detach().float()
         ring = self.norm.fold(self.W_U).T @ W_E
@@ -214,14 +246,14 @@ def logit_parts(
     readout = Readout(model)
     towards = readout.towards(answers)
     layers = range(model.n_layers)
-    parts = ("hook_attn_out", "hook_mlp_out", "attn.hook_z")
+    parts = ("hook_mlp_out", "attn.hook_z")
     names = ["blocks.0.hook_resid_pre", *(f"blocks.{i}.{part}" for i in layers for part in parts)]
     with readout.watching() as scales, torch.no_grad():
         model.plain(tokens.to(model.device))
     scale = scales[0]
     seen = run_with(model, tokens, names)
 
-    def effect(part: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos"]:
+    def effect(part: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "batch pos"]:
         return (part.float() * towards).sum(-1) / scale
 
     def of_heads(layer: int) -> Float[Tensor, "batch head pos"]:
@@ -230,12 +262,15 @@ def logit_parts(
         return (z * readout.head_directions(layer, towards)).sum(-1) / scale[:, None]
 
     heads = torch.stack([of_heads(layer) for layer in layers])
-    attention = torch.stack([effect(seen[f"blocks.{layer}.hook_attn_out"]) for layer in layers])
+    biases = [getattr(block.attn, "b_O", None) for block in model.bridge.blocks]
+    attention_bias = torch.stack(
+        [torch.zeros_like(scale) if b is None else effect(b.detach()) for b in biases]
+    )
     constant = readout.W_U[answers] @ readout.norm.bias
     b_U = getattr(model.plain.get_output_embeddings(), "bias", None)
     return {
         "heads": heads,
-        "attention_bias": attention - heads.sum(2),
+        "attention_bias": attention_bias,
         "mlp": torch.stack([effect(seen[f"blocks.{layer}.hook_mlp_out"]) for layer in layers]),
         "embedding": effect(seen["blocks.0.hook_resid_pre"]),
         "constant": constant if b_U is None else constant + b_U[answers] - b_U.mean(),

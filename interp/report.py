@@ -18,7 +18,8 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
     Yields:
         What rich prints, from top to bottom. Plain text where there is no terminal.
     """
-    yield f"{scan.made_by['model']}: {len(scan.frame)} heads by their most specific label"
+    model = scan.made_by.get("model", "attention patterns")
+    yield f"{model}: {len(scan.frame)} heads by their most specific label"
     yield _summary(scan)
     yield "also: further heads that have the label beside a more specific one"
     if any(scan.heads(label) for label in LABELS.values()):
@@ -28,7 +29,7 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
         yield "No head carries any of these labels. The highest scores:"
         yield _highest(scan)
     yield "score: mean attention mass on the kind's targets, from 0 to 1"
-    if scan.frame["induction_low"].notna().any():
+    if "induction_low" in scan.frame and len(scan.frame["induction_low"].dropna()):
         yield "95 %: bootstrap interval over rows, each of which has a period of its own"
     yield "chance: what attention spread evenly would score; on text: the score on natural text"
     if "induction_null_99" in scan.frame:
@@ -90,6 +91,8 @@ def _notes(scan: HeadScan) -> Iterator[str]:
         if reason:
             yield f"not measured in {heads} heads: {reason}"
     made_by = scan.made_by
+    if "probes" not in made_by:
+        return
     for probe in made_by["probes"]:
         periods, size = probe["periods"], f"{_counted(probe['rows'], 'row')} of {probe['length']}"
         if probe["parts"][0].startswith(AT_DISTANCE):

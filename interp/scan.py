@@ -107,7 +107,8 @@ def scan_heads(
     on_text = next(iter(made[-1].parts))  # Text if there is any, else the random tokens.
     far = _far_probes(model, rows, seed, length, bos) if length > LENGTH else []
     null = [] if quick else [probes.shuffled(made[0], seed=seed)]
-    readout, absent = _readout(model, how, quick)
+    readout, copying, absent = _readout(model, how, quick)
+    defined = _as_defined(model, made[0], definitions)
     batches = made + null + far
     scores = _measure(model, batches, thresholds, how, on_text, readout, progress)
     parts = list(scores)
@@ -115,7 +116,11 @@ def scan_heads(
     source |= {"sink": "random"} | {name: on_text for name in STATISTICS}
 
     found = [LayerScores.join(batches).tallies for batches in scores["repeated"].values()]
-    sizes = [tallies[EFFECT].mean.abs().max().item() for tallies in found if EFFECT in tallies]
+    sizes = [
+        tallies[EFFECT].mean.abs().max().item()
+        for tallies in found
+        if EFFECT in tallies and tallies[EFFECT].queries.any()
+    ]
 
     verdicts, others = [], []
     for layer in sorted(scores["repeated"]):
@@ -149,16 +154,15 @@ def scan_heads(
                 tokens, judged, thresholds, special=model.special, window=window
             ),
             nulls={kind: evidence.quantile(tally) for kind, tally in null_tallies.items()},
-            induction_effect=None if effect is None else evidence.interval(effect),
+            induction_effect=None if effect is None else _known_ends(effect),
             largest_effect=max(sizes, default=0.0),
         )
         others += _others(by_part, judged.tallies, null_tallies)
-    for name, values in _as_defined(model, made[0], definitions).items():
+    for name, values in defined.items():
         for record, value in zip(others, values, strict=True):
             record[f"{DEFINED}{name}"] = value
-    if readout is not None:
-        for record, value in zip(others, readout.copying().flatten().tolist(), strict=True):
-            record["ov_copying"] = value
+    for record, value in zip(others, copying, strict=False):
+        record["ov_copying"] = value
     made_by = _made_by(model, batches, seed, thresholds, how, source)
     made_by |= {"quick": quick, "left_out": absent}
     return HeadScan.of(verdicts, others, made_by)
@@ -286,19 +290,28 @@ def _measure(
 
 def _readout(
     model: "Model", method: Method, quick: bool
-) -> tuple["Readout | None", dict[str, str]]:
-    """The way from a head to the logits, or which columns are left out without it, and why."""
+) -> tuple["Readout | None", list[float], dict[str, str]]:
+    """The way from a head to the logits and what weights say of copying, head by head.
+
+    Without them, which columns are left out, and why.
+    """
     from interp.direct import Readout
 
     columns = (EFFECT, f"text_{VALUE_WEIGHTED}", "ov_copying")
     if quick:
-        return None, dict.fromkeys(("null", *columns), "a quick scan was asked for")
+        return None, [], dict.fromkeys(("null", *columns), "a quick scan was asked for")
     if method == "hooks":
-        return None, dict.fromkeys(columns, "patterns alone were read")
+        return None, [], dict.fromkeys(columns, "patterns alone were read")
     try:
-        return Readout(model), {}
+        readout = Readout(model)
+        readout.check()
+        return readout, readout.copying().flatten().tolist(), {}
     except InputError as error:
-        return None, dict.fromkeys(columns, str(error))
+        why = str(error)
+    except Exception as error:
+        # An architecture may differ in any way; scores do not depend on it.
+        why = f"this architecture's readout is not known ({type(error).__name__})"
+    return None, [], dict.fromkeys(columns, why)
 
 
 def _questions(
@@ -384,6 +397,12 @@ def _as_defined(
     if names:
         run(model, tokens, score)
     return found
+
+
+def _known_ends(tally: Tally) -> torch.Tensor:
+    """The interval of a mean; of one row, which has none, the mean itself."""
+    ends = evidence.interval(tally)
+    return torch.where(ends.isnan(), tally.mean, ends)
 
 
 def _ends(name: str, tally: Tally) -> dict[str, list[float]]:

@@ -24,7 +24,8 @@ def copying_scores(
     Args:
         W_V: Values, the gain of the norm before them folded in; one for every query head.
         W_O: Outputs.
-        W_UE: `W_U W_E`, the gain of the final norm folded in.
+        W_UE: `W_U W_E`, the gain of the final norm folded in; W_U less its mean over the
+            vocabulary, if what is added to all logits alike is to say nothing.
 
     Returns:
         In [-1, 1].

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from tiny_models import tiny
+import transformers
+from tiny_models import GROUPED, SIZES, scaled, tiny
 
 import interp
 from interp import tokens
-from interp.direct import Readout, StripeEffects, logit_parts, through, value_norms
+from interp.direct import Norm, Readout, StripeEffects, logit_parts, through, value_norms
 from interp.scores import Thresholds, ask
 from interp.stream import stream
 
@@ -44,21 +45,6 @@ def test_the_effects_of_all_parts_sum_to_the_logits(family):
 
 
 @pytest.mark.parametrize("family", SUMS)
-def test_attention_adds_its_heads_and_its_bias_and_nothing_else(family):
-    model, probe = model_and_rows(family)
-    answers = probe.tokens.roll(-1, 1)
-    readout = Readout(model)
-    with readout.watching() as scales, torch.no_grad():
-        model.plain(probe.tokens)
-    parts = logit_parts(model, probe.tokens, answers)
-    for layer, bias in enumerate(parts["attention_bias"]):
-        b_O = getattr(model.bridge.blocks[layer].attn, "b_O", None)
-        own = 0 if b_O is None else readout.towards(answers) @ b_O.detach() / scales[0]
-        size = parts["heads"][layer].abs().max()
-        assert torch.allclose(bias, torch.zeros_like(bias) + own, atol=1e-4 * size.item())
-
-
-@pytest.mark.parametrize("family", SUMS)
 def test_a_heads_effect_through_all_keys_is_its_whole_effect(family):
     model, probe = model_and_rows(family)
     answers = probe.tokens.roll(-1, 1)
@@ -93,6 +79,19 @@ def test_the_stripes_effect_counts_the_queries_that_have_a_next_token():
     with readout.watching() as scales:
         stream(model, probe.tokens, lambda i, a: effects.look(i, a, keys, asked.fit))
     tallies = effects.tallies(scales[0])
+    # Another way: each query's answer, its targets' share of the value, all written out.
+    found = {}
+    towards = readout.towards(probe.tokens.roll(-1, 1))
+
+    def by_hand(layer, attention):
+        found[layer] = through(attention, keys, readout.head_directions(layer, towards))
+
+    stream(model, probe.tokens, by_hand)
+    has_next = torch.arange(40) < 39
+    for layer, effect in found.items():
+        there = (keys != -1).any(-1) & asked.fit & has_next
+        mean = torch.where(there[:, None], effect / scales[0][:, None], 0).sum((0, 2)) / there.sum()
+        assert torch.allclose(tallies[layer].mean.float(), mean, atol=1e-5)
     counted = (keys != -1).any(-1) & asked.fit
     assert tallies[0].queries.tolist() == (counted.sum(-1) - 1).tolist()
     assert tallies[1].mean.abs().max() > 0
@@ -106,6 +105,50 @@ def test_where_a_norm_follows_the_heads_there_is_no_direct_effect_and_the_scan_s
     scan = interp.scan_heads(model, rows=2)
     assert scan.made_by["left_out"]["induction_logit_effect"] == "a norm follows the heads' output"
     assert "induction_logit_effect" not in scan.frame
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "why"),
+    [
+        ("granite", {"logits_scaling": 8.0}, "do not sum to the logits"),
+        ("granite", {"residual_multiplier": 0.2}, "do not sum to the logits"),
+        ("cohere", {"logit_scale": 0.0625}, "do not sum to the logits"),
+    ],
+)
+def test_a_readout_that_is_no_plain_sum_is_left_out(family, changes, why):
+    sizes = {**SIZES, **GROUPED, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    kinds = {"granite": transformers.GraniteConfig, "cohere": transformers.CohereConfig}
+    config = kinds[family](**sizes, **changes)
+    model = interp.load_model(scaled(transformers.AutoModelForCausalLM.from_config(config)))
+    left_out = interp.scan_heads(model, rows=2).made_by["left_out"]
+    assert why in left_out.get("induction_logit_effect", "nothing is left out")
+
+
+def test_layers_whose_window_hides_the_stripe_do_not_hide_the_sign_of_others(monkeypatch):
+    import interp.scan
+
+    largest = []
+    original = interp.scan.label_heads
+
+    def spy(*arguments, **options):
+        largest.append(options["largest_effect"])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(interp.scan, "label_heads", spy)
+    interp.scan_heads(tiny("mistral", layer_types=None), rows=2)
+    interp.scan_heads(tiny("gptoss"), rows=2)
+    assert all(size == size for size in largest)  # No NaN.
+
+
+def test_a_norm_of_odd_width_is_read_right():
+    norm = torch.nn.LayerNorm(33)
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(0.5, 2, 33))
+        norm.bias.copy_(torch.linspace(-1, 1, 33))
+    read = Norm(norm, torch.zeros(33))
+    assert torch.allclose(read.gain, norm.weight, atol=1e-4)
+    assert torch.allclose(read.bias, norm.bias, atol=1e-4)
+    assert read.centred
 
 
 def test_the_norms_of_values_are_those_of_what_reaches_the_stream():

@@ -47,6 +47,11 @@ def tiny(family: str, **changes: object) -> transformers.PreTrainedModel:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config)
+    return scaled(model)
+
+
+def scaled(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
+    """The model with weights so large that attention is far from uniform."""
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:
