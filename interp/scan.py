@@ -169,11 +169,16 @@ def scan_heads(
 
 
 def _method_for(model: "Model", method: str) -> Method:
-    from interp.stream import streams
+    from interp.stream import FUSED_ON, streams
 
     if method not in get_args(Method):
         raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
     if method == "stream" and streams(model):
+        if model.device.type not in FUSED_ON:
+            LOG.info(
+                "no fused kernel gives log-sum-exps on %s: attention goes by tiles",
+                model.device.type,
+            )
         return "stream"
     if method == "stream":
         LOG.info("%s cannot be streamed: reading patterns, one layer at a time", model.name)

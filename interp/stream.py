@@ -6,6 +6,7 @@ log-sum-exp of every row beside the output, and hands queries, keys and log-sum-
 `FromQK`; what is then asked of them is exact and costs memory that grows with the length.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +24,11 @@ from interp.models import STREAM, Model, attend_with
 from interp.targets import NONE
 
 Visit = Callable[[int, FromQK], None]
+
+LOG = logging.getLogger("interp")
+
+FUSED_ON = ("cpu",)
+"""Kinds of device with a fused kernel that hands over the log-sum-exps; tiles serve the others."""
 
 _VISIT: ContextVar[Visit] = ContextVar("visit")
 
@@ -107,7 +113,7 @@ def _output_and_lse(
 ) -> tuple[Tensor, Tensor]:
     """By the fused kernel where it returns both, else by tiles."""
     plain = all(option is None for option in options.values())
-    if plain and query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
+    if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return fused(query, key, value, 0.0, True, attn_mask=None, scale=scale)
     tiled = tiled_attention(query, key, value, scale=scale, **options)

@@ -8,7 +8,8 @@ from tiny_models import GROUPED, SIZES, scaled, tiny
 import interp
 from interp import tokens
 from interp.direct import Norm, Readout, StripeEffects, logit_parts, through, value_norms
-from interp.scores import Thresholds, ask
+from interp.mass import FromQK
+from interp.scores import Thresholds, ask, score_layer
 from interp.stream import stream
 
 SUMS = ("gpt2", "llama", "mistral", "neox", "opt", "phi", "qwen3")
@@ -157,6 +158,52 @@ def test_the_norms_of_values_are_those_of_what_reaches_the_stream():
     W_O = torch.randn(6, 4, 16, generator=generator)
     by_hand = torch.stack([(v[:, h // 3] @ W_O[h]).norm(dim=-1) for h in range(6)], 1)
     assert torch.allclose(value_norms(v, W_O), by_hand, atol=1e-4)
+
+
+def test_the_copying_score_folds_in_what_the_norms_scale():
+    source = tiny("llama")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in source.named_parameters():
+            if "norm" in name:
+                weight.copy_(torch.rand(weight.shape, generator=generator) + 0.1)
+    model = interp.load_model(source)
+    plain = model.plain.model
+    W_E, W_U = plain.embed_tokens.weight, model.plain.lm_head.weight * plain.norm.weight
+    W_U = W_U - W_U.mean(0)
+    scores = Readout(model).copying()
+    for layer, block in enumerate(plain.layers):
+        W_V = (block.self_attn.v_proj.weight * block.input_layernorm.weight).view(2, 8, 32)
+        W_O = block.self_attn.o_proj.weight.view(32, 4, 8)
+        for head in range(4):
+            whole = W_E @ W_V[head // 2].T @ W_O[:, head].T @ W_U.T
+            values = torch.linalg.eigvals(whole.detach().double())
+            by_hand = (values.real.sum() / values.abs().sum()).item()
+            assert scores[layer, head].item() == pytest.approx(by_hand, abs=1e-4)
+
+
+def test_attention_to_values_that_bring_nothing_is_no_sink_by_value():
+    """Of four heads on two keys' heads, each with norms of its own."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, h, 60, 8, generator=generator) for h in (4, 2))
+    k[:, :, 0] *= 4
+    tokens = torch.arange(10, 70)[None]
+    scores = (q @ k.repeat_interleave(2, 1).mT).masked_fill(
+        torch.ones(60, 60).triu(1).bool(), -torch.inf
+    )
+    attention = FromQK(q, k, scores.logsumexp(-1), 1.0)
+    norms = torch.rand(1, 4, 60, generator=generator) + 0.5
+    norms[:, 1, 0] = 0  # To the first key head 1 may attend as it likes.
+    attention.norms = norms
+    asked = ask(tokens, thresholds=Thresholds(), kinds=["sink"])
+    tallies = score_layer(attention, asked, Thresholds()).tallies
+    weighted = scores.softmax(-1) * norms[:, :, None]
+    share = (weighted[..., 0] / weighted.sum(-1))[:, :, 1:].mean(-1)[0]
+    only_first = ~(tallies["sink"].uniform > tallies["sink"].uniform.min() + 1e-9)[0]
+    assert only_first.any()
+    ours = tallies["sink_value_weighted"].mean.float()
+    assert torch.allclose(ours[only_first], share[only_first], atol=1e-5)
+    assert ours[1] < tallies["sink"].mean[1] / 2
 
 
 @pytest.mark.real_model

@@ -145,11 +145,14 @@ def test_the_null_of_a_sink_counts_as_many_keys_as_the_head_has_columns():
     asked = ask(tokens, thresholds=THRESHOLDS, kinds=["sink"], statistics=False)
     own = score_layer(pattern[None, None], asked, THRESHOLDS).tallies["sink"]
     assert own.mean.item() > 0.45
-    null = score_layer(pattern[None, None], ask_elsewhere(asked, seed=0), THRESHOLDS)
-    tally = null.tallies["sink"]
-    assert torch.equal(tally.uniform, own.uniform)
-    # Keys drawn evenly get chance on average: here two in about 30, over 80 queries.
-    assert 0.3 * tally.uniform_mean.item() < tally.mean.item() < 2 * tally.uniform_mean.item()
+    means = []
+    for seed in range(60):
+        null = score_layer(pattern[None, None], ask_elsewhere(asked, seed=seed), THRESHOLDS)
+        tally = null.tallies["sink"]
+        assert torch.equal(tally.uniform, own.uniform)
+        means.append(tally.mean.item())
+    # Keys drawn evenly get chance on average; 60 draws of 77 queries say so within a tenth.
+    assert sum(means) / 60 == pytest.approx(own.uniform_mean.item(), rel=0.15)
 
 
 def test_the_null_asks_as_many_keys_all_of_them_in_sight():

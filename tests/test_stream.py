@@ -106,6 +106,19 @@ def test_what_is_not_on_the_interface_is_read_by_hooks_and_says_so(family, caplo
     assert "cannot be streamed: reading patterns, one layer at a time" in caplog.text
 
 
+def test_where_there_is_no_fused_kernel_tiles_give_the_same_and_it_is_said(monkeypatch, caplog):
+    model = interp.load_model(tiny("llama"))
+    fused = interp.scan_heads(model, rows=2, quick=True)
+    caplog.set_level("INFO", logger="interp")
+    assert "by tiles" not in caplog.text
+    monkeypatch.setattr("interp.stream.FUSED_ON", ())
+    tiled = interp.scan_heads(model, rows=2, quick=True)
+    assert "no fused kernel gives log-sum-exps on cpu: attention goes by tiles" in caplog.text
+    for kind in ("induction", "previous_token", "sink"):
+        ours = torch.tensor(tiled.frame[kind].to_list())
+        assert torch.allclose(ours, torch.tensor(fused.frame[kind].to_list()), atol=1e-5)
+
+
 def test_a_bridge_made_elsewhere_is_read_by_hooks():
     model = interp.load_model(interp.load_model(tiny("gpt2")).bridge)
     assert model.plain is None

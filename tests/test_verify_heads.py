@@ -79,7 +79,8 @@ def test_what_is_printed_says_the_verdict_for_each_label_and_measure(saved, done
     assert f"induction: {content['labels']['induction']['verdict']}" in done.stdout
     for method, measures in content["labels"]["induction"]["measures"].items():
         for name, effect in measures.items():
-            line = f"{method}, {name.replace('_', ' ')}: {effect['verdict']}"
+            words = "in-context score" if "context" in name else name.replace("_", " ")
+            line = f"{method}, {words}: {effect['verdict']}"
             assert line in done.stdout
     assert "taken out: L1H2" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
