@@ -334,7 +334,7 @@ def sensitivity_chart(table: pd.DataFrame, model: str, *, most: int = 40) -> Fig
         f"{_prose(model)}: what scores depend on",
         f"Under {len(conditions)} conditions, of which {conditions[0]} is the usual scan.",
         width=7.2,
-        body=len(shown) * step + 1.3,
+        body=len(shown) * step + 0.65,
         notes=[
             "Heads that carry the label under some condition; in orange those whose label flips."
             f"{left_out} Sinks, which most heads are, are left out."

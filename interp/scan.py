@@ -84,7 +84,7 @@ def scan_heads(
         method: `stream` scores queries and keys, exactly, and never builds a pattern; `hooks`
             scores patterns, one layer's at a time. A model whose attention cannot be streamed
             is read by hooks; the result says which it was.
-        quick: Leave out the null, the effect on logits and what weights say: a third of the
+        quick: Leave out the null, the effect on logits and what weights say: half the
             time, and labels that rest on the thresholds alone.
         definitions: Names of `interp.definitions.DEFINITIONS`: the scores that others give heads,
             each in a column `as_...`, from the patterns of some of the same rows.
