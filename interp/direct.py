@@ -110,7 +110,7 @@ class Readout:
         with torch.no_grad():
             logits = self.model.plain(tokens.to(self.model.device)).logits.float()
         logits = (logits - logits.mean(-1, keepdim=True)).cpu()
-        parts = logit_parts(self.model, tokens, answers)
+        parts = logit_parts(self.model, tokens, answers, readout=self)
         total = parts["heads"].sum((0, 2)) + parts["attention_bias"].sum(0) + parts["mlp"].sum(0)
         total = (total + parts["embedding"] + parts["constant"]).cpu()
         true = logits.gather(-1, answers[..., None])[..., 0]
@@ -227,7 +227,11 @@ class StripeEffects:
 
 
 def logit_parts(
-    model: Model, tokens: Int[Tensor, "batch pos"], answers: Int[Tensor, "batch pos"]
+    model: Model,
+    tokens: Int[Tensor, "batch pos"],
+    answers: Int[Tensor, "batch pos"],
+    *,
+    readout: Readout | None = None,
 ) -> dict[str, Float[Tensor, "..."]]:
     """Every part's direct effect on the logit of `answers`, less the mean over the vocabulary.
 
@@ -235,6 +239,7 @@ def logit_parts(
         model: Whose residual stream is a plain sum.
         tokens: What is run; no padding.
         answers: For each position the token whose logit is meant.
+        readout: Of the model, if it is at hand.
 
     Returns:
         `heads [layer, batch, head, pos]`, `attention_bias` and `mlp [layer, batch, pos]`,
@@ -243,7 +248,7 @@ def logit_parts(
     Raises:
         InputError: If the model's logits are no such sum.
     """
-    readout = Readout(model)
+    readout = readout or Readout(model)
     towards = readout.towards(answers)
     layers = range(model.n_layers)
     parts = ("hook_mlp_out", "attn.hook_z")

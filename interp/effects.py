@@ -17,12 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp import evidence
 from interp import tokens as probes
 from interp.ablation import Means, ablated, late_and_early, losses, mean_outputs
 from interp.errors import InputError
 from interp.heads import Head
 from interp.hooks import attention_layers
 from interp.labels import FORCED_WINDOW, MIXED, NOT_ENOUGH, excess
+from interp.mass import Tally
 from interp.models import Model, load_model
 from interp.scores import Thresholds
 from interp.table import WORDS, HeadScan
@@ -191,10 +193,9 @@ class _Bench:
 
 
 def _effect(own: Float[Tensor, " row"], others: Sequence[Tensor], seed: int) -> Effect:
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(len(own), (_RESAMPLES, len(own)), generator=generator)
-    ends = torch.tensor([0.025, 0.975])
-    low, high = own[drawn].mean(1).quantile(ends).tolist()
+    rows = own.double()[:, None]
+    tally = Tally(rows, torch.zeros_like(rows), torch.ones(len(own), dtype=torch.long))
+    low, high = evidence.interval(tally, draws=_RESAMPLES, seed=seed).flatten().tolist()
     return Effect(float(own.mean()), (low, high), tuple(float(other.mean()) for other in others))
 
 
@@ -311,16 +312,7 @@ def _made_by(
             for name, value in scan.made_by.items()
             if name in ("model", "revision", "seed", "method", "dtype", "thresholds")
         },
-        "probes": [
-            {
-                "parts": list(probe.parts),
-                "rows": len(probe.tokens),
-                "length": probe.tokens.shape[1],
-                "periods": list(probe.periods),
-                "tokens": [" ".join(map(str, row)) for row in probe.tokens.tolist()],
-            }
-            for probe in made
-        ],
+        "probes": [probe.record() for probe in made],
         "versions": {
             name: version(name) for name in ("interp", "torch", "transformers", "transformer-lens")
         },

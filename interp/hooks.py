@@ -86,9 +86,7 @@ def run(
         raise InputError(
             f"layers must have attention, got {absent}, which have none in {model.name}"
         )
-    with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=hooks):
-        ids = tokens.clamp(min=0).to(model.device)
-        model.bridge(ids, return_type=None, **cheap_forward(model.inner))
+    _forward(model, tokens, hooks)
     if silent := set(wanted) - seen:
         raise InputError(f"no attention was seen in layers {sorted(silent)} of {model.name}")
 
@@ -138,11 +136,16 @@ def run_with(
     def keep(name: str) -> Callable[..., None]:
         return lambda value, hook: seen.__setitem__(name, value.detach())
 
-    hooks = [(name, keep(name)) for name in names]
+    _forward(model, tokens, [(name, keep(name)) for name in names])
+    return seen
+
+
+def _forward(
+    model: Model, tokens: Int[Tensor, "batch pos"], hooks: list[tuple[str, Callable[..., None]]]
+) -> None:
     with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=hooks):
         ids = tokens.clamp(min=0).to(model.device)
         model.bridge(ids, return_type=None, **cheap_forward(model.inner))
-    return seen
 
 
 @contextmanager

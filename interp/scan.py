@@ -437,16 +437,7 @@ def _made_by(
         "seed": seed,
         "method": method,
         "tokenizer": model.tokenizer is not None,
-        "probes": [
-            {
-                "parts": list(probe.parts),
-                "rows": len(probe.tokens),
-                "length": probe.tokens.shape[1],
-                "periods": list(probe.periods),
-                "tokens": [" ".join(map(str, row)) for row in probe.tokens.tolist()],
-            }
-            for probe in made
-        ],
+        "probes": [probe.record() for probe in made],
         "scored_on": source,
         "thresholds": asdict(thresholds),
         "versions": {

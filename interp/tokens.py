@@ -11,6 +11,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -34,6 +35,16 @@ class Probe:
     parts: dict[str, Bool[Tensor, "row pos"]]
     periods: tuple[int, ...] = ()
     asked: Int[Tensor, "row pos"] | None = None
+
+    def record(self) -> dict[str, Any]:
+        """What was run, as a result keeps it: each row's ids as one text."""
+        return {
+            "parts": list(self.parts),
+            "rows": len(self.tokens),
+            "length": self.tokens.shape[1],
+            "periods": list(self.periods),
+            "tokens": [" ".join(map(str, row)) for row in self.tokens.tolist()],
+        }
 
     def split(self, rows: int) -> "list[Probe]":
         """The same rows in probes of at most `rows` each."""
