@@ -26,6 +26,7 @@ from interp.hooks import attention_layers
 from interp.labels import FORCED_WINDOW, MIXED, NOT_ENOUGH, excess
 from interp.mass import Tally
 from interp.models import Model, load_model
+from interp.scan import encoded_passages
 from interp.scores import Thresholds
 from interp.table import WORDS, HeadScan
 from interp.verdicts import Effect, LabelEffects, Verification
@@ -270,14 +271,9 @@ def _probes(model: Model, rows: int, seed: int, length: int) -> list[probes.Prob
             f"length must fit the model's context of {model.n_ctx} tokens, got {length}"
         )
     made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)]
-    if model.tokenizer is None:
+    encoded = encoded_passages(model)
+    if not encoded:
         return made
-    encoded = [
-        torch.tensor(model.tokenizer(passage, add_special_tokens=False)["input_ids"])
-        for passage in probes.passages().values()
-    ]
-    if any(ids.max() > model.vocabulary.max() for ids in encoded):
-        raise InputError(f"tokenizer must belong to the model, got ids beyond {model.name}'s")
     shortest = min(map(len, encoded)) + (model.bos is not None)
     natural = probes.text(
         encoded, rows=rows, length=min(length * 3 // 4 + 1, shortest), bos=model.bos

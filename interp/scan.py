@@ -194,15 +194,7 @@ def _probes(model: "Model", rows: int, seed: int, length: int, n_bos: int) -> li
     again = n_bos == 2 and bos is not None
     length -= again
     made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=bos, seed=seed)]
-    if model.tokenizer is not None:
-        texts = probes.passages().values()
-        encoded = [
-            torch.tensor(model.tokenizer(t, add_special_tokens=False)["input_ids"]) for t in texts
-        ]
-        if any(ids.max() > model.vocabulary.max() for ids in encoded):
-            raise InputError(
-                f"tokenizer must belong to the model, got one with ids beyond {model.name}'s"
-            )
+    if encoded := encoded_passages(model):
         # A passage is not cut together with another, so long rows of text do not exist.
         shortest = min(map(len, encoded)) + (bos is not None)
         natural = probes.text(
@@ -212,6 +204,25 @@ def _probes(model: "Model", rows: int, seed: int, length: int, n_bos: int) -> li
     return (
         [probes.opened_again(probe, bos) for probe in made] if again and bos is not None else made
     )
+
+
+def encoded_passages(model: "Model") -> list[torch.Tensor]:
+    """The project's own texts in the model's tokens; none without a tokenizer.
+
+    Raises:
+        InputError: If the tokenizer is another model's.
+    """
+    if model.tokenizer is None:
+        return []
+    texts = probes.passages().values()
+    encoded = [
+        torch.tensor(model.tokenizer(t, add_special_tokens=False)["input_ids"]) for t in texts
+    ]
+    if any(ids.max() > model.vocabulary.max() for ids in encoded):
+        raise InputError(
+            f"tokenizer must belong to the model, got one with ids beyond {model.name}'s"
+        )
+    return encoded
 
 
 def _far_probes(
