@@ -15,7 +15,8 @@ from interp.errors import InputError
 from interp.heads import Head
 from interp.hooks import AttentionPatterns
 from interp.labels import LABELS, HeadLabel, classify_heads
-from interp.plots import pattern_page, save_figure, score_mosaic, visible
+from interp.plots import pattern_page, save_figure, score_mosaic, style, visible
+from interp.plots.words import LOOKS
 from interp.table import HeadScan
 from interp.targets import NONE, TARGETS
 
@@ -221,7 +222,7 @@ def test_a_picture_is_the_pattern_with_the_score_of_the_scan_above_it():
     later = np.triu(np.ones(shown.shape, dtype=bool), 1)
     assert (np.ma.getmaskarray(shown) == later).all()
     assert (shown.filled(0) == PATTERNS[1, 0, 0].numpy()).all()
-    assert same_color(axes.patch.get_facecolor(), plots._GREY)
+    assert same_color(axes.patch.get_facecolor(), style.GREY)
     assert axes.get_title() == f"L1H0  {SCAN.frame['induction'].max():.2f}"
     assert axes.get_ylabel() == "query"
     assert picture(figure, "L0H1").get_xlabel() == "key"
@@ -413,7 +414,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
 
 
 def test_every_kind_says_where_it_looks():
-    assert list(plots.LOOKS) == list(TARGETS)
+    assert list(LOOKS) == list(TARGETS)
 
 
 def texts_of(figure) -> set[str]:
@@ -440,7 +441,7 @@ def test_the_chart_of_sensitivity_names_heads_and_conditions_and_marks_flips():
     assert {"L0H0  induction", "L1H2  previous token", "usual", "other"} <= texts
     assert not any("L0H1" in text for text in texts)  # Most heads are sinks.
     colours = [line.get_color() for line in figure.axes[0].lines if line.get_linewidth() == 2.5]
-    assert [same_color(colour, plots._ACCENT) for colour in colours] == [True, False]
+    assert [same_color(colour, style.ACCENT) for colour in colours] == [True, False]
     with pytest.raises(InputError, match="a label other than sink, got none"):
         plots.sensitivity_chart(table[table["kind"] == "sink"], "model")
 

@@ -1,0 +1,23 @@
+"""The one door to matplotlib: from results to a `Figure`, and from a `Figure` to a file.
+
+Figures are made without pyplot, so that no display is needed, and with settings of their
+own, which the caller's do not reach. Every scale is fixed to [0, 1], so that any two figures
+can be compared. Layers, heads and positions count from 0.
+"""
+
+from interp.plots.curves import accuracy_curve, cost_curves, distance_curves, sensitivity_chart
+from interp.plots.mosaic import score_mosaic
+from interp.plots.patterns import pattern_page
+from interp.plots.style import save_figure
+from interp.plots.texts import visible
+
+__all__ = [
+    "accuracy_curve",
+    "cost_curves",
+    "distance_curves",
+    "pattern_page",
+    "save_figure",
+    "score_mosaic",
+    "sensitivity_chart",
+    "visible",
+]

@@ -1,0 +1,73 @@
+"""A page: title, what was run, panels placed in inches, notes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from interp.plots.style import COLOURS, QUIET, styled
+from interp.plots.texts import wrapped
+
+
+class Page:
+    """A title, what was run, a body of panels with a foot, and notes; places are in inches.
+
+    Places inside the body count from its top left corner.
+    """
+
+    def __init__(
+        self, title: str, subtitle: str, *, width: float, body: float, notes: Sequence[str]
+    ) -> None:
+        subtitle, *notes = (wrapped(text, width - 0.3) for text in (subtitle, *notes))
+        line = 0.135
+        self.top = 0.4 + line * len(subtitle.splitlines())
+        self.width, self.body = width, body
+        self.height = self.top + body + line * len("\n".join(notes).splitlines()) + 0.1
+        with styled():
+            self.figure = Figure(figsize=(width, self.height), facecolor="white")
+            self.text(0.15, 0.12 - self.top, title, size=10)
+            self.text(0.15, 0.34 - self.top, subtitle, color=QUIET)
+            self.text(0.15, body, "\n".join(notes), color=QUIET)
+
+    def at(self, left: float, top: float) -> tuple[float, float]:
+        """A place in the body as a share of the figure's width and height."""
+        return left / self.width, 1 - (self.top + top) / self.height
+
+    def text(self, left: float, top: float, text: str, **style: Any) -> None:
+        """Write `text` with its upper left corner there."""
+        self.figure.text(*self.at(left, top), text, va="top", linespacing=1.35, **style)
+
+    def panel(self, left: float, top: float, width: float, height: float) -> Axes:
+        """An empty panel with its upper left corner there."""
+        bounds = *self.at(left, top + height), width / self.width, height / self.height
+        return self.figure.add_axes(bounds)
+
+    def foot(self, label: str, legend: list[Patch]) -> None:
+        """The one colour bar, and what the other colours mean."""
+        bar = self.panel(0.5, self.body - 0.52, 2.6, 0.1)
+        colours = ScalarMappable(Normalize(0, 1), COLOURS)
+        self.figure.colorbar(colours, bar, orientation="horizontal", ticks=[0, 0.5, 1], label=label)
+        bar.tick_params(length=2, width=0.5, pad=2)
+        corner = self.at(3.4, self.body - 0.62)
+        self.figure.legend(handles=legend, loc="upper left", bbox_to_anchor=corner, ncols=2)
+
+
+def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:
+    """Values from 0 to 1 as colours; where there is none (NaN) the panel's ground shows."""
+    panel.imshow(values, COLOURS, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+
+
+def whole_ticks(panel: Axes, across: str, down: str, *, bottom: bool, first: bool) -> None:
+    """Whole numbers on both axes; words and numbers at the outer panels only."""
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+    panel.tick_params(length=2, width=0.5, labelsize=6, pad=2, labelbottom=bottom, labelleft=first)
+    panel.set_xlabel(across if bottom else "", labelpad=1)
+    panel.set_ylabel(down if first else "", labelpad=2)

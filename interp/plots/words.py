@@ -1,0 +1,49 @@
+"""What was run, in words for a figure."""
+
+from dataclasses import asdict
+from typing import Any
+
+from interp.labels import LABELS
+from interp.plots.texts import inches, prose
+from interp.scores import Thresholds
+from interp.table import HeadScan
+from interp.targets import TARGETS
+
+LOOKS = {
+    "induction": "looks right after an earlier copy",
+    "duplicate_token": "looks at earlier copies of the token",
+    "previous_token": "looks one token back",
+    "current_token": "looks at the token itself",
+    "local_window": "looks at the last {window_width} tokens",
+    "sink": "rests on the first token or another",
+}
+"""Where the heads of each kind look, in a few words."""
+
+
+def thresholds_of(scan: HeadScan) -> dict[str, Any]:
+    """The thresholds of the scan; the usual ones where it does not say."""
+    return asdict(Thresholds()) | scan.made_by.get("thresholds", {})
+
+
+def model_name(scan: HeadScan) -> str:
+    """The model's name; of a long one the end."""
+    name = prose(str(scan.made_by.get("model", "attention patterns")))
+    while inches(name, 10.0) > 4.2:
+        name = "…" + name[2:]
+    return name
+
+
+def what_was_run(scan: HeadScan) -> str:
+    """The probe that the scores come from, in words."""
+    probe = next((p for p in scan.made_by.get("probes", []) if p.get("periods")), None)
+    if probe is None:
+        return "Labels of given attention patterns: no record of what was run."
+    bos = "" if scan.made_by.get("bos") is None else "BOS, then "
+    scored_on = scan.made_by.get("scored_on", {})
+    early = " and ".join(LABELS[kind] for kind in TARGETS if scored_on.get(kind) == "random")
+    return (
+        f"{probe['rows']} prompts of {probe['length']} tokens: {bos}random tokens that repeat"
+        f" every {min(probe['periods'])} to {max(probe['periods'])} tokens"
+        f" (seed {scan.made_by.get('seed')}, {scan.made_by.get('dtype')}). Scored from the first"
+        f" repeat on{f', but {early} before it' if early else ''}."
+    )
