@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, cycle, islice, product
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Generator
 
-from interp.errors import InputError
+from interp.errors import InputError, whole, whole_seed
 from interp.labels import LABELS, MIXED, HeadLabel, classify_heads, excess
 from interp.planted import KINDS, NEAR_MISSES, ROLES, STRIPES, Planted, draw_rows, plant, truth
 from interp.scores import Thresholds
@@ -93,8 +93,8 @@ def real_strengths(heads: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]
 def measure_accuracy(
     strengths: Mapping[str, Sequence[float]],
     *,
-    heads: int,
-    seed: int,
+    heads: SupportsIndex,
+    seed: SupportsIndex,
     thresholds: Thresholds | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -119,10 +119,10 @@ def measure_accuracy(
         `thresholds`, `seed`, `sizes`.
 
     Raises:
-        InputError: If there are too few heads for every kind at every strength of the curve.
+        InputError: If there are too few heads for every kind at every strength of the curve, or
+            a number is not a whole one.
     """
-    if heads < FEWEST:
-        raise InputError(f"heads must be at least {FEWEST}, got {heads}")
+    heads, seed = whole("heads", heads, least=FEWEST), whole_seed(seed)
     thresholds = thresholds or Thresholds()
     luck = Generator().manual_seed(seed)
     at_each = islice(cycle(KINDS), heads // 2 // len(STRENGTHS))

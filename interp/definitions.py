@@ -83,6 +83,8 @@ def scores_by_definition(
     pattern: Float[Tensor, "batch head query key"],
     tokens: Int[Tensor, "row pos"],
     names: Collection[str] | None = None,
+    *,
+    learned_sinks: bool = False,
 ) -> dict[str, Float[Tensor, " head"]]:
     """Score one layer's heads by several definitions.
 
@@ -91,6 +93,9 @@ def scores_by_definition(
         tokens: The ids that were run, without padding.
         names: Of `DEFINITIONS`. If left out, all that are defined on these tokens: some need
             tokens that repeat, some a block and its copies.
+        learned_sinks: Whether part of the attention may go to a learned sink that is no key
+            (gpt-oss), so that rows sum to less than 1. A is then what went to keys; only
+            `mul_...` and `diagonal_without_first` divide by it.
 
     Raises:
         InputError: If a name is not known, if a score that is named is not defined on these
@@ -101,12 +106,10 @@ def scores_by_definition(
         >>> scores_by_definition(torch.eye(4)[None, None], tokens, ["sink_mean"])
         {'sink_mean': tensor([0.2500])}
     """
-    for name in names or ():
-        if name not in DEFINITIONS:
-            raise InputError(f"names must be among {', '.join(DEFINITIONS)}, got {name!r}")
+    check_names(names or ())
     if (tokens == NONE).any():
         raise InputError("tokens must hold no padding, got -1")
-    check_pattern(pattern, tokens, where="the pattern")
+    check_pattern(pattern, tokens, where="the pattern", learned_sinks=learned_sinks)
     pattern = pattern.detach().float()
     scores = {}
     for name in DEFINITIONS if names is None else names:
@@ -116,6 +119,20 @@ def scores_by_definition(
             if names is not None:
                 raise
     return scores
+
+
+def check_names(names: Collection[str], argument: str = "names") -> None:
+    """Refuse what is not in `DEFINITIONS`.
+
+    Raises:
+        InputError: If a name is not known; `argument` is what the caller calls them.
+    """
+    listed = ", ".join(DEFINITIONS)
+    if isinstance(names, str):
+        raise InputError(f"{argument} must be a list of names among {listed}, got {names!r}")
+    for name in names:
+        if name not in DEFINITIONS:
+            raise InputError(f"{argument} must be among {listed}, got {name!r}")
 
 
 def perfect_pattern(

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,7 @@ from torch import Tensor
 from interp import evidence
 from interp import tokens as probes
 from interp.ablation import Means, ablated, late_and_early, losses, mean_outputs
-from interp.errors import InputError
+from interp.errors import InputError, whole, whole_seed
 from interp.heads import Head
 from interp.hooks import attention_layers
 from interp.labels import FORCED_WINDOW, MIXED, NOT_ENOUGH, excess
@@ -45,11 +45,11 @@ def verify(
     scan: HeadScan,
     *,
     kinds: Sequence[str] | None = None,
-    top: int = 10,
-    draws: int = 20,
-    rows: int = 4,
-    length: int | None = None,
-    seed: int = 0,
+    top: SupportsIndex = 10,
+    draws: SupportsIndex = 20,
+    rows: SupportsIndex = 4,
+    length: SupportsIndex | None = None,
+    seed: SupportsIndex = 0,
     methods: Sequence[str] = ("zero", "mean"),
     progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
@@ -78,11 +78,18 @@ def verify(
 
     Raises:
         InputError: If the scan is of another model, a label or method is unknown, or a number
-            is too small.
+            is too small or not a whole one.
     """
+    _check_methods(methods)
+    top, draws, rows, seed = (
+        whole("top", top, least=1),
+        whole("draws", draws, least=1),
+        whole("rows", rows, least=2),
+        whole_seed(seed),
+    )
+    length = None if length is None else whole("length", length)
     model = load_model(model)
     _check_scan(model, scan)
-    _check_numbers(methods, top=(top, 1), draws=(draws, 1), rows=(rows, 2))
     asked = list(dict.fromkeys(kinds or labels_in(scan)))
     chosen = {label: _strongest(scan, label, top) for label in asked}
     made = _probes(model, rows, seed, min(LENGTH, model.n_ctx) if length is None else length)
@@ -254,15 +261,12 @@ def _check_scan(model: Model, scan: HeadScan) -> None:
         )
 
 
-def _check_numbers(methods: Sequence[str], **numbers: tuple[int, int]) -> None:
+def _check_methods(methods: Sequence[str]) -> None:
     if not methods:
         raise InputError("methods must name at least one of zero, mean, got none")
     for method in methods:
         if method not in ("zero", "mean"):
             raise InputError(f"methods must be among zero, mean, got {method!r}")
-    for name, (value, least) in numbers.items():
-        if value < least:
-            raise InputError(f"{name} must be at least {least}, got {value}")
 
 
 def _probes(model: Model, rows: int, seed: int, length: int) -> list[probes.Probe]:

@@ -27,15 +27,19 @@ class AttentionPatterns(torch.Tensor):
         tokens: The token ids that were really run, `[batch, pos]`; -1 is padding.
         layers: The number of each layer.
         texts: The text of each token, for each row.
+        learned_sinks: Whether the model learned sinks that are no key (gpt-oss): a row then
+            sums to less than 1 by what went there.
     """
 
     tokens: Int[Tensor, "batch pos"]
     layers: tuple[int, ...]
     texts: list[list[str]]
+    learned_sinks: bool
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AttentionPatterns":
         twin = self.as_subclass(torch.Tensor).clone().as_subclass(AttentionPatterns)
         twin.tokens, twin.layers, twin.texts = self.tokens.clone(), self.layers, self.texts
+        twin.learned_sinks = self.learned_sinks
         return twin
 
     # As for nn.Parameter: what is computed from it is a plain tensor.
@@ -55,7 +59,8 @@ def run(
     right) are 0.
 
     Raises:
-        InputError: If a layer is not there or has no attention, or a pattern is not finite.
+        InputError: If a layer is not there or has no attention, a pattern is not finite, or
+            TransformerLens' hooks cannot run the model.
     """
     wanted = attention_layers(model, layers)
     real = (tokens != NONE).to(model.device)
@@ -108,12 +113,13 @@ def attention_patterns(
 
     Returns:
         `[layer, batch, head, query, key]` in float32 on the CPU, rows over `key` summing to
-        1, which knows its `tokens`, `texts` and `layers`. It takes
-        `4 * layers * batch * heads * pos ** 2` bytes; where only scores are wanted, use
+        1 (to less where `learned_sinks`), which knows its `tokens`, `texts` and `layers`. It
+        takes `4 * layers * batch * heads * pos ** 2` bytes; where only scores are wanted, use
         `interp.scan_heads`.
 
     Raises:
-        InputError: If the prompt is empty or too long, or a layer is not there.
+        InputError: If the prompt is empty or too long, a layer is not there, or
+            TransformerLens' hooks cannot run the model.
     """
     model = load_model(model)
     tokens = model.to_tokens(inputs, bos=bos)
@@ -124,6 +130,7 @@ def attention_patterns(
     patterns.tokens = tokens
     patterns.layers = tuple(order)
     patterns.texts = [model.texts_of(row[row != NONE]) for row in tokens]
+    patterns.learned_sinks = model.learned_sinks
     return patterns
 
 
@@ -143,9 +150,32 @@ def run_with(
 def _forward(
     model: Model, tokens: Int[Tensor, "batch pos"], hooks: list[tuple[str, Callable[..., None]]]
 ) -> None:
-    with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=hooks):
+    ours: list[Exception] = []
+
+    def noting(look: Callable[..., None]) -> Callable[..., None]:
+        def watch(value: Tensor, hook: Any) -> None:
+            try:
+                look(value, hook=hook)
+            except Exception as error:
+                ours.append(error)
+                raise
+
+        return watch
+
+    watched = [(name, noting(look)) for name, look in hooks]
+    with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=watched):
         ids = tokens.clamp(min=0).to(model.device)
-        model.bridge(ids, return_type=None, **cheap_forward(model.inner))
+        try:
+            model.bridge(ids, return_type=None, **cheap_forward(model.inner))
+        except Exception as error:
+            if error in ours:
+                raise
+            # The bridge wraps some architectures that it then cannot run.
+            raise InputError(
+                f"model must run under TransformerLens' hooks, got {model.name}, a"
+                f" {type(model.inner).__name__}: {type(error).__name__}:"
+                f" {' '.join(str(error).split())[:200]}"
+            ) from error
 
 
 @contextmanager

@@ -77,6 +77,7 @@ def classify_heads(
     windows: Sequence[int | None] | None = None,
     layers: Sequence[int] | None = None,
     thresholds: Thresholds | None = None,
+    learned_sinks: bool | None = None,
 ) -> list[HeadLabel]:
     """Label every head from attention patterns of any source.
 
@@ -91,6 +92,10 @@ def classify_heads(
         windows: How far back each layer may look (None: no limit), if the model has windows.
         layers: The layers' own numbers; `0, 1, ...` if left out.
         thresholds: What decides; `Thresholds()` if left out.
+        learned_sinks: Whether part of the attention may go to a learned sink that is no key, as
+            in gpt-oss, so that rows sum to less than 1; scores are then shares of all attention,
+            that part among it. If left out, what `interp.attention_patterns` returned knows it,
+            and other patterns have none.
 
     Returns:
         One verdict per head, by layer and head. Kinds that these tokens cannot judge
@@ -98,7 +103,7 @@ def classify_heads(
 
     Raises:
         InputError: If shapes disagree, a real query's row holds NaN, has negative entries,
-            looks ahead or does not sum to 1.
+            looks ahead or does not sum to 1 (with `learned_sinks`: to no more).
 
     Example:
         >>> tokens = [0, 11, 12, 13, 14, 15, 16, 17, 18, 19]
@@ -111,6 +116,8 @@ def classify_heads(
         tokens = getattr(patterns, "tokens", None)
         if tokens is None:
             raise InputError("tokens must be given: these patterns do not carry their token ids")
+    if learned_sinks is None:
+        learned_sinks = bool(getattr(patterns, "learned_sinks", False))
     ids = as_tokens(tokens)
     stack = as_layers(patterns)
     if layers is None:
@@ -130,7 +137,9 @@ def classify_heads(
     labels = []
     for layer, pattern, window in zip(numbers, stack, windows, strict=True):
         pattern = pattern.detach().to(torch.float32)
-        check_pattern(pattern, ids, where=f"layer {layer}", window=window)
+        check_pattern(
+            pattern, ids, where=f"layer {layer}", window=window, learned_sinks=learned_sinks
+        )
         questions = ask(ids, special=special, window=window, thresholds=thresholds)
         scores = score_layer(pattern, questions, thresholds).measured(thresholds.min_queries)
         missing = why_not_measured(ids, scores, thresholds, special=special, window=window)

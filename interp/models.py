@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 import transformers
 from jaxtyping import Int
@@ -30,6 +31,7 @@ from transformer_lens.model_bridge.sources import (
 )
 
 from interp import fetch
+from interp.circuits.built import Built
 from interp.errors import InputError
 from interp.files import staged
 from interp.targets import NONE
@@ -184,6 +186,12 @@ class Model:
         opening = self.bos if bos else None
         return ids if opening is None or ids[0] == opening else [opening, *ids]
 
+    @cached_property
+    def learned_sinks(self) -> bool:
+        """Whether part of the attention goes to learned sinks that are no key (gpt-oss)."""
+        # transformers' models name the parameter alike.
+        return any(name.endswith(".sinks") for name, _ in self.inner.named_parameters())
+
     @property
     def inner(self) -> Any:
         """The model that the bridge wraps, as transformers knows it."""
@@ -261,6 +269,28 @@ def load_model(
         )
     loaded, tokenizer = _load(name, local=False, revision=revision, **options)
     return _bridged(loaded, tokenizer, name, getattr(loaded.config, "_commit_hash", None))
+
+
+def assembled(built: Built, words: Sequence[str], name: str) -> Model:
+    """The model that hand-set weights belong to.
+
+    Args:
+        built: Weights and settings.
+        words: The text of each id: BOS is `<s>`, and `<unk>` stands for words that are not there.
+        name: What to call it.
+    """
+    ends = {"bos_token_id": built.bos, "eos_token_id": None, "pad_token_id": None}
+    config = transformers.AutoConfig.for_model(built.family, **built.settings, **ends)
+    with _quiet(), torch.random.fork_rng(devices=[]):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(built.weights)
+    ids = {word: i for i, word in enumerate(words)}
+    by_word = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
+    by_word.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=by_word, bos_token="<s>", unk_token="<unk>"
+    )
+    return _bridged(model, tokenizer, name, None)
 
 
 _CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")

@@ -82,12 +82,17 @@ def check_pattern(
     *,
     where: str,
     window: int | None = None,
+    learned_sinks: bool = False,
 ) -> None:
     """Refuse what cannot be causal attention over `tokens` within `window`.
 
+    With `learned_sinks` part of the attention may go to what is no key, and rows may sum to
+    less than 1.
+
     Raises:
         InputError: If shapes disagree, or a real query's row holds NaN or negative entries,
-            looks ahead, at padding or beyond the window, or does not sum to 1 within 1 %.
+            looks ahead, at padding or beyond the window, or does not sum to 1 within 1 %
+            (with `learned_sinks`: to more than that).
     """
     batch, _, query, key = pattern.shape
     if query != key:
@@ -117,10 +122,13 @@ def check_pattern(
             "patterns must be causal, leave padding alone and keep to the layer's window:"
             f" a query in {where} puts {astray:.3g} of its attention elsewhere"
         )
-    off = torch.where(real[:, None], (rows.sum(-1) - 1).abs(), 0)
+    above = rows.sum(-1) - 1
+    off = torch.where(real[:, None], above if learned_sinks else above.abs(), 0)
     if off.max() > 0.01:
         row, head, at = (off == off.max()).nonzero()[0].tolist()
         total = rows[row, head, at].sum().item()
+        rule = "sum to at most 1" if learned_sinks else "sum to 1"
+        hint = "; less is right with learned_sinks=True alone" if total < 1 else ""
         raise InputError(
-            f"pattern rows must sum to 1, got {total:.3g} in {where}, head {head}, query {at}"
+            f"pattern rows must {rule}, got {total:.3g} in {where}, head {head}, query {at}{hint}"
         )

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import torch
 
 from interp import evidence
 from interp import tokens as probes
-from interp.errors import InputError
+from interp.errors import InputError, whole, whole_seed
 from interp.labels import label_heads, why_not_measured
 from interp.mass import Attention, FromQK, Tally
 from interp.scores import (
@@ -54,12 +54,12 @@ _SIZE = 1 << 26
 def scan_heads(
     model: Any,
     *,
-    rows: int = 16,
-    seed: int = 0,
-    length: int | None = None,
+    rows: SupportsIndex = 16,
+    seed: SupportsIndex = 0,
+    length: SupportsIndex | None = None,
     method: str = "stream",
     quick: bool = False,
-    bos: int = 1,
+    bos: SupportsIndex = 1,
     definitions: Collection[str] = (),
     thresholds: Thresholds | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -93,21 +93,29 @@ def scan_heads(
         progress: Called with (layers done, layers in all).
 
     Raises:
-        InputError: If the model cannot be loaded, or its context or vocabulary is too small.
+        InputError: If the model cannot be loaded, its context or vocabulary is too small, a
+            number is not a whole one in its range, or a name is not known; also if
+            `definitions` or `hooks` are asked of a model that hooks cannot run.
     """
+    from interp.definitions import check_names
     from interp.models import load_model
 
+    check_names(definitions, "definitions")
+    rows, seed, bos = whole("rows", rows, least=1), whole_seed(seed), whole("bos", bos)
+    length = None if length is None else whole("length", length)
+    if bos not in (0, 1, 2):
+        raise InputError(f"bos must be 0, 1 or 2, got {bos}")
     model = load_model(model)
     thresholds = thresholds or Thresholds()
     how = _method_for(model, method)
     length = min(LENGTH, model.n_ctx) if length is None else length
-    if bos not in (0, 1, 2):
-        raise InputError(f"bos must be 0, 1 or 2, got {bos}")
     made = _probes(model, rows, seed, length, bos)
     on_text = next(iter(made[-1].parts))  # Text if there is any, else the random tokens.
     far = _far_probes(model, rows, seed, length, bos) if length > LENGTH else []
     null = [] if quick else [probes.shuffled(made[0], seed=seed)]
     readout, copying, absent = _readout(model, how, quick)
+    if on_text != "text":
+        absent.setdefault(f"text_{VALUE_WEIGHTED}", "natural text was not run")
     defined = _as_defined(model, made[0], definitions)
     batches = made + null + far
     scores = _measure(model, batches, thresholds, how, on_text, readout, progress)
@@ -192,6 +200,10 @@ def _probes(model: "Model", rows: int, seed: int, length: int, n_bos: int) -> li
         )
     bos = model.bos if n_bos else None
     again = n_bos == 2 and bos is not None
+    if again and length < probes.SHORTEST + 2:
+        raise InputError(
+            f"length must be at least {probes.SHORTEST + 2} tokens with two BOS, got {length}"
+        )
     length -= again
     made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=bos, seed=seed)]
     if encoded := encoded_passages(model):
@@ -407,7 +419,8 @@ def _as_defined(
     tokens = probe.tokens[: _rows(model, probe, "hooks")].to(model.device)
 
     def score(layer: int, pattern: torch.Tensor) -> None:
-        for name, values in scores_by_definition(pattern, tokens, names).items():
+        scored = scores_by_definition(pattern, tokens, names, learned_sinks=model.learned_sinks)
+        for name, values in scored.items():
             found[name] += values.tolist()
 
     if names:

@@ -11,13 +11,16 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, whole, whole_seed
+
+SHORTEST = 11
+"""Tokens that it takes to repeat anything, those before the first copy not counted."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,10 @@ class Probe:
 def repeated(
     vocabulary: Int[Tensor, " id"],
     *,
-    rows: int,
-    length: int,
+    rows: SupportsIndex,
+    length: SupportsIndex,
     bos: int | None,
-    seed: int,
+    seed: SupportsIndex,
     period: int | None = None,
 ) -> Probe:
     """Rows of random tokens, each repeated with a period of its own until the row is full.
@@ -84,14 +87,14 @@ def repeated(
         period: Of every row alike, to see how a score depends on the distance.
 
     Raises:
-        InputError: If there are no rows, or rows too short or ids too few to repeat anything.
+        InputError: If there are no rows, or rows too short or ids too few to repeat anything, or
+            a number is not a whole one.
     """
-    if rows < 1:
-        raise InputError(f"rows must be at least 1, got {rows}")
+    rows, length, seed = whole("rows", rows, least=1), whole("length", length), whole_seed(seed)
     body = length - (bos is not None)
     least, most = (body * 3 // 8, body * 5 // 8) if period is None else (period, period)
     if least < 4:
-        shortest = 11 + (bos is not None)
+        shortest = SHORTEST + (bos is not None)
         raise InputError(f"length must be at least {shortest} tokens, got {length}")
     if len(vocabulary) < most:
         raise InputError(

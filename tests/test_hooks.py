@@ -3,7 +3,8 @@ import weakref
 
 import pytest
 import torch
-from tiny_models import CONFIGS, tiny, words_tokenizer
+import transformers
+from tiny_models import CONFIGS, SIZES, SMALL, tiny, words_tokenizer
 
 import interp
 from interp.hooks import run
@@ -125,6 +126,54 @@ def test_the_callers_random_state_and_tensors_are_left_alone():
     interp.scan_heads(model, rows=1)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(ids, kept)
+
+
+UNREADABLE = {
+    "OPTForCausalLM": lambda: transformers.OPTConfig(
+        **SIZES, **SMALL, ffn_dim=64, word_embed_proj_dim=32, do_layer_norm_before=False
+    ),
+    "CodeGenForCausalLM": lambda: transformers.CodeGenConfig(
+        vocab_size=200, n_positions=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=4
+    ),
+}
+
+
+@pytest.mark.parametrize("architecture", UNREADABLE)
+def test_a_model_that_the_bridge_cannot_run_is_refused_by_name_with_the_reason(architecture):
+    model = interp.load_model(
+        transformers.AutoModelForCausalLM.from_config(UNREADABLE[architecture]())
+    )
+    message = rf"^model must run under TransformerLens' hooks, got {architecture}, .*Error: .+$"
+    for ask in (
+        lambda: interp.attention_patterns(model, [1, 5, 6]),
+        lambda: interp.scan_heads(model, rows=1, method="hooks"),
+        lambda: interp.scan_heads(model, rows=1, definitions=["stripe"]),
+    ):
+        with pytest.raises(interp.InputError, match=message):
+            ask()
+    assert interp.scan_heads(model, rows=1).made_by["method"] == "stream"
+
+
+def test_patterns_know_that_rows_of_learned_sinks_sum_to_less_than_one():
+    patterns = interp.attention_patterns(tiny("gptoss"), [1, 5, 6, 7, 8, 5, 6, 7, 8])
+    assert patterns.learned_sinks
+    assert copy.deepcopy(patterns).learned_sinks
+    assert patterns.sum(-1).min() < 0.9
+    assert len(interp.classify_heads(patterns)) == 8
+    with pytest.raises(interp.InputError, match=r"sum to 1, got .*learned_sinks=True"):
+        interp.classify_heads(patterns, learned_sinks=False)
+    plain = torch.as_tensor(patterns.numpy())
+    with pytest.raises(interp.InputError, match=r"sum to 1, got .*learned_sinks=True"):
+        interp.classify_heads(plain, patterns.tokens)
+    labels = interp.classify_heads(plain, patterns.tokens, learned_sinks=True)
+    assert labels == interp.classify_heads(patterns)
+    with pytest.raises(interp.InputError, match="must sum to at most 1, got"):
+        interp.classify_heads(
+            plain * 1.5 / plain.sum(-1, keepdim=True),
+            [1, 5, 6, 7, 8, 5, 6, 7, 8],
+            learned_sinks=True,
+        )
+    assert not interp.attention_patterns(tiny("gpt2"), [1, 5]).learned_sinks
 
 
 def test_one_token_has_a_pattern_of_one():

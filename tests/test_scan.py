@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -140,7 +141,7 @@ def test_scores_as_others_define_them_stand_beside_ours(model):
         scan.frame["induction"].tolist(), abs=1e-5
     )
     assert (scan.frame["as_mul_induction"] < scan.frame["as_stripe"]).all()
-    with pytest.raises(interp.InputError, match=r"names must be among .*, got 'fast'"):
+    with pytest.raises(interp.InputError, match=r"definitions must be among .*, got 'fast'"):
         interp.scan_heads(model, rows=2, quick=True, definitions=["fast"])
 
 
@@ -182,6 +183,49 @@ def test_a_row_opens_with_as_many_bos_as_asked_for(model, number, opening):
             assert ids[number] != 1
     with pytest.raises(interp.InputError, match="bos must be 0, 1 or 2, got 3"):
         interp.scan_heads(model, rows=2, bos=3)
+
+
+def test_two_bos_need_one_token_more():
+    short = interp.load_model(tiny("gpt2", n_positions=12))
+    assert interp.scan_heads(short, rows=1, quick=True).made_by["probes"][0]["length"] == 12
+    with pytest.raises(
+        interp.InputError, match="length must be at least 13 tokens with two BOS, got 12"
+    ):
+        interp.scan_heads(short, rows=1, bos=2)
+    longer = interp.load_model(tiny("gpt2", n_positions=13))
+    assert interp.scan_heads(longer, rows=1, quick=True, bos=2).made_by["n_bos"] == 2
+
+
+def test_numpys_whole_numbers_are_as_good_as_pythons(model, tmp_path):
+    numbers = {"rows": 2, "seed": 3, "length": 40, "bos": 1}
+    of_numpy = {name: np.int64(number) for name, number in numbers.items()}
+    one, two = (interp.scan_heads(model, **options) for options in (numbers, of_numpy))
+    pd.testing.assert_frame_equal(one.frame, two.frame)
+    two.save(tmp_path / "heads.json")
+    assert interp.HeadScan.load(tmp_path / "heads.json").made_by == one.made_by
+
+
+def test_a_column_that_needs_text_is_said_to_be_left_out_without_a_tokenizer(scan):
+    left_out = interp.scan_heads(tiny("gpt2"), rows=2).made_by["left_out"]
+    assert left_out == {"text_sink_value_weighted": "natural text was not run"}
+    assert scan.made_by["left_out"] == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["stripe", "strip"], "definitions must be among stripe, .*, got 'strip'"),
+        ("stripe", "definitions must be a list of names among stripe, .*, got 'stripe'"),
+    ],
+)
+def test_unknown_definitions_are_refused_before_anything_is_loaded(names, message):
+    with pytest.raises(interp.InputError, match=message):
+        interp.scan_heads("./no-such-model", definitions=names)
+
+
+def test_definitions_take_rows_of_learned_sinks():
+    frame = interp.scan_heads(tiny("gptoss"), rows=2, definitions=["sink_mean"]).frame
+    assert frame["as_sink_mean"].between(0, 1).all()
 
 
 def test_progress_ends_at_the_total(model):
