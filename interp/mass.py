@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from interp.attention import tiled_attention
 from interp.targets import NONE, first_token, positions
+from interp.tiles import tiled_attention
 
 
 def attention_mass(

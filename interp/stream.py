@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from interp.attention import tiled_attention
 from interp.errors import InputError
 from interp.hooks import attention_layers, cheap_forward
 from interp.mass import FromQK
 from interp.models import STREAM, Model, attend_with
 from interp.targets import NONE
+from interp.tiles import tiled_attention
 
 Visit = Callable[[int, FromQK], None]
 

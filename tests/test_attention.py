@@ -1,85 +1,200 @@
+import math
+
 import pytest
 import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from interp.attention import tiled_attention
+from interp.attention import (
+    attention,
+    attention_scores,
+    bidirectional_mask,
+    causal_mask,
+    check_inputs,
+    grouped_attention,
+    padding_mask,
+    sliding_window_mask,
+    softmax,
+)
+from interp.errors import InputError
+
+CLOSE = 1e-6
+many = settings(max_examples=40, deadline=None, derandomize=True)
+small, width = st.integers(1, 12), st.integers(1, 40)
 
 
-def inputs(length: int = 70, width: int = 5) -> tuple[Tensor, Tensor, Tensor]:
-    """Six query heads on two key-value heads, with scores far from even."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = (2, 6, length, 16), (2, 2, length, 16), (2, 2, length, width)
-    q, k, v = (torch.randn(shape, generator=generator) for shape in shapes)
-    return 3 * q, k, v
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-def plain_attention(q, k, v, *, scale, window=None, softcap=None, sinks=None):
-    """The same with the whole pattern built: output, log-sum-exp, mean score, pattern."""
-    group, length = q.shape[1] // k.shape[1], q.shape[2]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    scores = scale * q @ k.mT
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    seen = torch.ones(length, length).tril().triu(1 - (window or length)).bool()
-    hidden = scores.masked_fill(~seen, -torch.inf)
-    if sinks is not None:
-        column = sinks[None, :, None, None].expand(*hidden.shape[:-1], 1)
-        hidden = torch.cat([hidden, column], -1)
-    lse = hidden.logsumexp(-1)
-    pattern = (hidden - lse[..., None]).exp()[..., :length]
-    return pattern @ v, lse, (pattern * scores).sum(-1)
+def close(ours: Tensor, theirs: Tensor) -> bool:
+    """Within 1e-6, of the largest number where that is above 1."""
+    return torch.allclose(ours, theirs, rtol=0, atol=CLOSE * max(1, theirs.abs().max().item()))
 
 
-OPTIONS = {
-    "plain": {},
-    "window of 1": {"window": 1},
-    "window of 7": {"window": 7},
-    "soft-cap": {"softcap": 2.0},
-    "learned sinks": {"sinks": torch.linspace(-2, 3, 6)},
-    "all together": {"window": 40, "softcap": 3.0, "sinks": torch.linspace(-2, 3, 6)},
-}
+def same_with_gradients(ours: Tensor, theirs: Tensor, inputs: tuple[Tensor, ...]) -> bool:
+    weight = randn(*theirs.shape, seed=1).detach()
+    grads = (torch.autograd.grad((out * weight).sum(), inputs) for out in (ours, theirs))
+    return close(ours, theirs) and all(close(a, b) for a, b in zip(*grads))
 
 
-@pytest.mark.parametrize("tile", [16, 64, 256])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_tiles_give_what_the_whole_pattern_gives(options, tile):
-    q, k, v = inputs()
-    whole = plain_attention(q, k, v, scale=0.3, **options)
-    for tiled, expected in zip(tiled_attention(q, k, v, scale=0.3, tile=tile, **options), whole):
-        # float32 sums of scores up to 20 in another order.
-        assert torch.allclose(tiled, expected, atol=3e-5)
+@many
+@given(small, small, small, small, width, width, st.integers(0, 10**6))
+def test_it_is_pytorchs_under_any_mask(batch, heads, queries, keys, d_k, d_value, seed):
+    shapes = (batch, heads, queries, d_k), (batch, heads, keys, d_k), (batch, heads, keys, d_value)
+    q, k, v = (randn(*shape, seed=seed + i) for i, shape in enumerate(shapes))
+    mask = randn(batch, heads, queries, keys, seed=seed + 3) > 0  # Some rows allow nothing.
+    ours = attention(q, k, v, mask=mask, allow_empty=True)
+    theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    assert same_with_gradients(ours.out, theirs, (q, k, v))
+    assert torch.equal(ours.pattern.sum(-1) > 0.5, mask.any(-1))
+    assert close(ours.pattern.sum(-1), mask.any(-1).float())
+    assert (ours.pattern[~mask] == 0).all()
 
 
-def test_the_log_sum_exp_is_the_fused_kernels():
-    q, k, v = inputs(width=16)
-    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, lse = fused(q, k, v, 0.0, True, attn_mask=None, scale=0.3)
-    tiled = tiled_attention(q, k, v, scale=0.3)
-    # The same float32 sums in another order.
-    assert torch.allclose(tiled.out, out, atol=2e-5)
-    assert torch.allclose(tiled.lse, lse, atol=2e-5)
+@many
+@given(small, st.integers(1, 4), st.integers(1, 4), small, width, st.integers(0, 10**6))
+def test_grouped_heads_are_pytorchs(batch, kv_heads, group, length, d_k, seed):
+    q = randn(batch, kv_heads * group, length, d_k, seed=seed)
+    k, v = (randn(batch, kv_heads, length, d_k, seed=seed + i) for i in (1, 2))
+    ours = grouped_attention(q, k, v, mask=causal_mask(length))
+    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert same_with_gradients(ours.out, theirs, (q, k, v))
 
 
-def test_log_sum_exp_minus_mean_score_is_the_entropy():
-    q, k, v = inputs()
-    tiled = tiled_attention(q, k, v, scale=0.3)
-    scores = (0.3 * q @ k.repeat_interleave(3, 1).mT).masked_fill(
-        torch.ones(70, 70).triu(1).bool(), -torch.inf
+@many
+@given(small, width, st.floats(0.01, 30), st.integers(0, 10**6))
+def test_softmax_is_pytorchs(rows, length, size, seed):
+    scores = (size * randn(rows, length, seed=seed)).detach().requires_grad_()
+    ours, theirs = softmax(scores), torch.softmax(scores, -1)
+    assert same_with_gradients(ours, theirs, (scores,))
+
+
+@pytest.mark.parametrize("scale", [None, 0.3, -1.0])
+def test_one_sequence_without_batch_or_heads_and_any_scale(scale):
+    q, k, v = randn(3, 4), randn(5, 4, seed=1), randn(5, 2, seed=2)
+    theirs = F.scaled_dot_product_attention(q[None], k[None], v[None], scale=scale)
+    assert close(attention(q, k, v, scale=scale).out, theirs[0])
+
+
+def test_gradients_are_exact_in_float64_where_a_row_is_empty_too():
+    q, k, v = (randn(2, 3, 4, seed=i).double().detach().requires_grad_() for i in range(3))
+    mask = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
+    assert torch.autograd.gradcheck(
+        lambda *x: attention(*x, mask=mask, allow_empty=True).out, (q, k, v)
     )
-    entropy = torch.special.entr(scores.softmax(-1)).sum(-1)
-    assert torch.allclose(tiled.lse - tiled.mean_score, entropy, atol=2e-5)  # Scores up to 20.
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_inputs_are_summed_in_float32(dtype):
-    q, k, v = (x.to(dtype) for x in inputs())
-    tiled = tiled_attention(q, k, v, scale=0.3)
-    exact = tiled_attention(q.float(), k.float(), v.float(), scale=0.3)
-    assert tiled.out.dtype == tiled.lse.dtype == torch.float32
-    assert torch.equal(tiled.lse, exact.lse)
 
 
 def test_scores_far_beyond_the_range_of_exp_stay_finite():
-    q, k, v = inputs()
-    tiled = tiled_attention(1000 * q, k, v, scale=1.0)
-    assert all(part.isfinite().all() for part in tiled)
+    scores = torch.tensor([[1e4, 1e4 - 1, -1e30]])
+    expected = torch.tensor([[math.e, 1.0, 0.0]]) / (1 + math.e)
+    assert torch.allclose(softmax(scores), expected)
+
+
+def test_scores_are_scaled_and_minus_infinity_where_hidden():
+    q = k = torch.eye(4)[None]
+    scores = attention(q, k, k, mask=causal_mask(4)).scores[0]
+    assert torch.equal(scores == -torch.inf, ~causal_mask(4))
+    assert torch.equal(scores.diagonal(), torch.full((4,), 0.5))  # 1 / sqrt(4)
+    assert torch.equal(attention_scores(q, k, scale=2.0), 2 * torch.eye(4)[None])
+
+
+def test_an_empty_row_has_a_pattern_an_output_and_gradients_of_zero():
+    q, k, v = randn(2, 3), randn(2, 3, seed=1), randn(2, 3, seed=2)
+    mask = torch.tensor([[False, False], [True, True]])
+    done = attention(q, k, v, mask=mask, allow_empty=True)
+    assert (done.pattern[0] == 0).all()
+    assert (done.out[0] == 0).all()
+    done.out.sum().backward()
+    assert q.grad is not None
+    assert (q.grad[0] == 0).all()
+    assert (q.grad[1] != 0).any()
+
+
+def allowed(mask: Tensor) -> list[str]:
+    return ["".join("x" if seen else "." for seen in row) for row in mask.tolist()]
+
+
+def test_masks_by_eye():
+    assert allowed(causal_mask(3)) == ["x..", "xx.", "xxx"]
+    assert allowed(causal_mask(2, 4)) == ["xxx.", "xxxx"]
+    assert allowed(sliding_window_mask(4, window=2)) == ["x...", "xx..", ".xx.", "..xx"]
+    assert allowed(sliding_window_mask(1, 4, window=2)) == ["..xx"]
+    assert allowed(sliding_window_mask(3, window=1)) == ["x..", ".x.", "..x"]
+    assert allowed(sliding_window_mask(2, window=9)) == allowed(causal_mask(2))
+    assert allowed(sliding_window_mask(3, window=2, causal=False)) == ["xx.", "xxx", ".xx"]
+    assert allowed(bidirectional_mask(2, 3)) == ["xxx", "xxx"]
+    real = torch.tensor([[True, True, False], [False, True, True]])
+    both = causal_mask(3) & padding_mask(real)
+    assert both.shape == (2, 1, 3, 3)
+    assert allowed(both[0, 0]) == ["x..", "xx.", "xx."]
+    assert allowed(both[1, 0]) == ["...", ".x.", ".xx"]
+
+
+def test_padding_of_either_side_changes_nothing_for_the_tokens():
+    q, k, v = (randn(1, 2, 5, 4, seed=i) for i in range(3))
+    alone = attention(q, k, v, mask=causal_mask(5)).out
+    for before, after in ((2, 0), (0, 2), (1, 3)):
+        padded = (F.pad(x, (0, 0, before, after), value=9.0) for x in (q, k, v))
+        real = F.pad(torch.ones(1, 5), (before, after)).bool()
+        mask = causal_mask(5 + before + after) & padding_mask(real)
+        out = attention(*padded, mask=mask, allow_empty=True).out
+        assert torch.allclose(out[:, :, before : before + 5], alone, atol=1e-6)
+
+
+X = torch.ones(2, 3, 4)
+REFUSED = {
+    "q must have d_k of at least 1, got shape (2, 3, 0)": lambda: attention(X[..., :0], X, X),
+    "v must have a width of at least 1, got shape (2, 3, 0)": lambda: attention(X, X, X[..., :0]),
+    "q must be [..., position, width], got shape (4,)": lambda: check_inputs(q=X[0, 0], k=X, v=X),
+    "k must have no empty axis, got shape (2, 0, 4)": lambda: attention(X, X[:, :0], X[:, :0]),
+    "k must be as wide as q, 4, got 3": lambda: attention(X, X[..., :3], X),
+    "v must have a row for each of k's, (2, 3), got (2, 2)": lambda: attention(X, X, X[:, :2]),
+    "k must have q's axes before the last two, (2,), got shape (1, 3, 4)": lambda: attention(
+        X, X[:1], X[:1]
+    ),
+    "q must be float32 or float64, got torch.float16": lambda: attention(X.half(), X, X),
+    "v must be float32 or float64, got torch.bfloat16": lambda: attention(X, X, X.bfloat16()),
+    "k must be torch.float32 like the others, got torch.float64": lambda: attention(
+        X, X.double(), X
+    ),
+    "mask must be boolean, True where allowed, got torch.float32": lambda: attention(
+        X, X, X, mask=torch.ones(3, 3)
+    ),
+    "mask must be boolean, True where allowed, got torch.int64": lambda: attention(
+        X, X, X, mask=torch.ones(3, 3, dtype=torch.long)
+    ),
+    "mask must broadcast to [..., query, key] of (2, 3, 3), got shape (3, 2)": lambda: attention(
+        X, X, X, mask=torch.ones(3, 2).bool()
+    ),
+    "mask must broadcast to [..., query, key] of (2, 3, 3), got shape (1, 2, 3, 3)": lambda: (
+        attention(X, X, X, mask=torch.ones(1, 2, 3, 3).bool())
+    ),
+    "mask must allow every query a key, unless allow_empty is set, got none for the query at"
+    " (0, 1)": lambda: attention(X, X, X, mask=torch.tensor([[True], [False], [True]])),
+    "scores must be finite, or minus infinity where hidden, got NaN or inf": lambda: attention(
+        X * math.nan, X, X
+    ),
+    "scores must be finite, or minus infinity where hidden, got NaN or inf (2)": lambda: softmax(
+        torch.tensor([1.0, math.inf])
+    ),
+    "queries must be from 1 to the number of keys, 2, got 3": lambda: causal_mask(3, 2),
+    "queries must be from 1 to the number of keys, 0, got 0": lambda: causal_mask(0),
+    "window must be at least 1, the query itself, got 0": lambda: sliding_window_mask(3, window=0),
+    "queries and keys must be at least 1, got 0 and 3": lambda: bidirectional_mask(0, 3),
+    "real must be boolean, True for a token, got torch.int64": lambda: padding_mask(
+        torch.ones(2, 3, dtype=torch.long)
+    ),
+    "heads must be a multiple of kv_heads, got 3 and 2": lambda: grouped_attention(
+        *(torch.ones(1, heads, 3, 4) for heads in (3, 2, 2))
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "call"), REFUSED.items(), ids=REFUSED)
+def test_bad_input_gets_the_rule_and_the_value_in_one_line(message, call):
+    with pytest.raises(InputError) as caught:
+        call()
+    assert str(caught.value) == message.removesuffix(" (2)")
