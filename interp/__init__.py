@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from interp.circuits.build import build_circuit
     from interp.definitions import scores_by_definition
     from interp.effects import verify
     from interp.errors import InputError
@@ -31,6 +32,7 @@ __all__ = [
     "Model",
     "Thresholds",
     "attention_patterns",
+    "build_circuit",
     "classify_heads",
     "compare_with_published",
     "load_model",
@@ -49,6 +51,7 @@ _HOME = {
     "Model": "models",
     "Thresholds": "scores",
     "attention_patterns": "hooks",
+    "build_circuit": "circuits.build",
     "classify_heads": "labels",
     "compare_with_published": "published",
     "load_model": "models",
@@ -66,4 +69,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -14,6 +14,10 @@ MODULES = sorted(
 PURE = {
     "accuracy",
     "attention",
+    "circuits.absolute",
+    "circuits.built",
+    "circuits.codes",
+    "circuits.rotary",
     "definitions",
     "evidence",
     "heads",
@@ -31,6 +35,7 @@ PURE = {
     "weights",
 }
 DOORS = {
+    "tokenizers": {"models"},
     "transformers": {"models"},
     "transformer_lens": {"models"},
     "matplotlib": {"plots"},
@@ -108,5 +113,6 @@ def test_every_public_name_is_there_and_the_list_is_sorted():
     assert interp.__all__ == sorted(interp.__all__)
     assert all(getattr(interp, name).__name__ == name for name in interp.__all__)
     assert set(interp.__all__) <= set(dir(interp))
+    assert {name for name in dir(interp) if not name.startswith("__")} == set(interp.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = interp.nothing

@@ -1,0 +1,159 @@
+"""`build_circuit`: a hand-built induction circuit as a model like any other."""
+
+import math
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from interp.circuits.absolute import Absolute
+from interp.circuits.built import BITS, LONGEST, MOST_SHARP, Built, Parts
+from interp.circuits.rotary import KV_HEADS, Rotary
+from interp.errors import InputError, whole, whole_seed
+from interp.tokens import passages
+
+if TYPE_CHECKING:
+    from interp.models import Model
+
+Positions = Literal["absolute", "rotary"]
+
+LEAST = 8
+"""Ids and positions at least: below, there is hardly anything to repeat."""
+
+MOST = 4 ** BITS[-1] // 2 + 1
+"""Ids at most, BOS among them."""
+
+
+def build_circuit(
+    positions: str,
+    vocabulary: int,
+    length: int,
+    *,
+    sharpness: float | None = None,
+    bos: int = 0,
+    kv_heads: int | None = None,
+    previous: bool = True,
+    match: bool = True,
+    blur: float = 0.0,
+    wrong_copy: float = 0.0,
+    seed: int = 0,
+) -> "Model":
+    """Build a two-layer induction circuit by hand: right by construction, or wrong as asked.
+
+    Head `L0H3` (rotary: `L0H1`) attends to the previous token and writes it beside the current
+    one; `L1H5` (rotary: `L1H2`) looks for the place whose previous token is the current one and
+    copies what stands there. Without a match, and in all other heads, attention rests on BOS,
+    and every logit is 0. A text without BOS has no place to rest. The derivation is in
+    `interp.circuits.built`.
+
+    Args:
+        positions: `absolute` (a `GPT2LMHeadModel`) or `rotary` (a `LlamaForCausalLM`).
+        vocabulary: Ids, BOS among them, from 8 to 32,769.
+        length: Positions, BOS among them, from 8 to 4,096.
+        sharpness: Score, in nats before the softmax, of a key that is just right; a key that is
+            not has about half at most. If left out, what gives every query 0.9999 of its attention
+            where it should be, from about 30 to 100.
+        bos: The id on which heads rest.
+        kv_heads: Key-value heads for the four heads of the rotary circuit: 1, 2 or 4; 2 if left
+            out.
+        previous: Whether there is a previous-token head.
+        match: Whether the induction head matches; if not, it always rests.
+        blur: Share of the previous-token head's attention that goes two tokens back.
+        wrong_copy: Share of the tokens that are copied as another token.
+        seed: Of the directions, of which token has which code word, and of idle heads' weights.
+            The global generator is left alone.
+
+    Returns:
+        A `Model`; `.plain` is the transformers model, `.tokenizer` has one token a word. The
+        width is the least that holds vocabulary and length: 256 up to 513 ids, 512 up to 2,049,
+        1,024 up to 8,193, then 2,048; long rotary circuits are wider.
+
+    Raises:
+        InputError: If the construction cannot hold the vocabulary or the length, or an argument
+            is not what it should be.
+    """
+    from interp.models import assembled
+
+    built = weights_of(
+        positions,
+        vocabulary,
+        length,
+        sharpness=sharpness,
+        bos=bos,
+        kv_heads=kv_heads,
+        parts=Parts(previous, match, blur, wrong_copy),
+        seed=seed,
+    )
+    return assembled(built, words(vocabulary, bos), f"hand-built-{positions}")
+
+
+def weights_of(
+    positions: str,
+    vocabulary: int,
+    length: int,
+    *,
+    sharpness: float | None,
+    bos: int,
+    kv_heads: int | None,
+    parts: Parts,
+    seed: int,
+) -> Built:
+    """The circuit of `build_circuit` as weights alone.
+
+    Raises:
+        InputError: As there.
+    """
+    if positions not in get_args(Positions):
+        raise InputError(
+            f"positions must be one of {', '.join(get_args(Positions))}, got {positions!r}"
+        )
+    vocabulary = whole("vocabulary", vocabulary, least=LEAST, most=MOST)
+    length = whole("length", length, least=LEAST, most=LONGEST)
+    bos = whole("bos", bos, least=0, most=vocabulary - 1)
+    seed = whole_seed(seed)
+    if kv_heads is not None and positions == "absolute":
+        raise InputError(f"kv_heads must be left out with absolute positions, got {kv_heads}")
+    if kv_heads not in (None, *KV_HEADS):
+        raise InputError(f"kv_heads must be one of 1, 2, 4, got {kv_heads!r}")
+    _share("blur", parts.blur)
+    _share("wrong_copy", parts.wrong_copy)
+    if 0 < round(parts.wrong_copy * (vocabulary - 1)) < 2:
+        raise InputError(
+            f"wrong_copy must be 0 or two tokens of {vocabulary - 1} at least,"
+            f" got {parts.wrong_copy}"
+        )
+    if sharpness is not None and not (_is_number(sharpness) and 0 < sharpness <= 10 * MOST_SHARP):
+        raise InputError(
+            f"sharpness must be above 0 and at most {10 * MOST_SHARP}, got {sharpness}"
+        )
+    for bits in BITS:
+        if vocabulary - 1 > 4**bits // 2:
+            continue
+        if positions == "absolute":
+            plan = Absolute(bits, vocabulary, length, bos, parts, seed)
+        else:
+            plan = Rotary(bits, vocabulary, length, bos, kv_heads or 2, parts, seed)
+        needed = plan.needed()
+        if needed is not None and needed <= MOST_SHARP:
+            return plan.build(needed if sharpness is None else float(sharpness))
+    raise AssertionError(f"no width holds {vocabulary} ids and {length} positions")
+
+
+def words(vocabulary: int, bos: int) -> list[str]:
+    """The text of each id: `<s>`, `<unk>`, then those of the project's texts, commonest first.
+
+    Where these are used up, id 900 is `w900`.
+    """
+    found = re.findall(r"\w+|[^\w\s]+", " ".join(passages().values()))
+    common = [word for word, _ in Counter(found).most_common(vocabulary - 2)]
+    listed = ["<unk>", *common]
+    listed.insert(bos, "<s>")
+    return listed + [f"w{i}" for i in range(len(listed), vocabulary)]
+
+
+def _share(name: str, value: Any) -> None:
+    if not _is_number(value) or not 0 <= value <= 1:
+        raise InputError(f"{name} must be from 0 to 1, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
