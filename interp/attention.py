@@ -299,7 +299,7 @@ def group_size(heads: int, kv_heads: int) -> int:
     return heads // kv_heads
 
 
-def refuse_empty(empty: Bool[Tensor, "*lead query"]) -> None:
+def refuse_empty(empty: Bool[Tensor, "..."]) -> None:
     """Refuse queries with nothing allowed, and name the first.
 
     Raises:
