@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from interp.hooks import AttentionPatterns, attention_patterns
     from interp.labels import HeadLabel, classify_heads
     from interp.models import Model, load_model
+    from interp.pages.gallery import Gallery, gallery
     from interp.published import compare_with_published, published_heads
     from interp.scan import scan_heads
     from interp.scores import Thresholds
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AttentionPatterns",
+    "Gallery",
     "Head",
     "HeadLabel",
     "HeadScan",
@@ -35,6 +37,7 @@ __all__ = [
     "build_circuit",
     "classify_heads",
     "compare_with_published",
+    "gallery",
     "load_model",
     "published_heads",
     "scan_heads",
@@ -44,6 +47,7 @@ __all__ = [
 
 _HOME = {
     "AttentionPatterns": "hooks",
+    "Gallery": "pages.gallery",
     "Head": "heads",
     "HeadLabel": "labels",
     "HeadScan": "table",
@@ -54,6 +58,7 @@ _HOME = {
     "build_circuit": "circuits.build",
     "classify_heads": "labels",
     "compare_with_published": "published",
+    "gallery": "pages.gallery",
     "load_model": "models",
     "published_heads": "published",
     "scan_heads": "scan",

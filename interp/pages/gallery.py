@@ -1,0 +1,378 @@
+"""Every head of a model in one page: `gallery`.
+
+The page holds all heads as small pictures, grouped by label, and each in full with its tokens.
+It is one file that refers to nothing outside. How weights become bytes is in
+`interp.pages.packing`, how data becomes HTML in `interp.pages.webpage`.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from interp.errors import InputError
+from interp.files import staged
+from interp.heads import Head
+from interp.labels import ANTI_INDUCTION, FORCED_WINDOW, LABELS, HeadLabel
+from interp.pages import webpage
+from interp.pages.prompts import LONGEST, Prompt, begin, sources
+from interp.pages.sheet import Section, sheet
+from interp.pages.visible import prose
+from interp.table import HeadScan
+from interp.targets import NONE, TARGETS
+
+if TYPE_CHECKING:
+    from interp.models import Model
+
+LIMIT = 20
+"""Size of a page in millions of bytes; beyond it the weakest heads of each label are left out."""
+
+LOOKS = {
+    "induction": "right after an earlier copy of the token",
+    "duplicate_token": "at earlier copies of the token",
+    "previous_token": "one token back",
+    "current_token": "at the token itself",
+    "local_window": "at the last tokens",
+    "sink": "at the first token or another resting place",
+}
+"""Where the heads of each kind look, in a few words."""
+
+_KIND_OF = {word: kind for kind, word in LABELS.items()}
+_KIND_OF |= {ANTI_INDUCTION: "induction", FORCED_WINDOW: "local_window"}
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """A page of heads, made by `gallery`.
+
+    In a notebook it shows itself, in a frame of its own, and brings a still picture (PNG) for
+    where pages cannot be shown.
+
+    Attributes:
+        title: Of the page.
+        scan: The table with the heads' labels and scores.
+        heads: The heads on the page.
+        prompts: The prompts, each with the packed weights of those heads.
+        notes: What the page says about itself; first of all what was left out.
+    """
+
+    title: str
+    scan: HeadScan
+    heads: list[Head]
+    prompts: list[Prompt]
+    notes: list[str]
+
+    def __repr__(self) -> str:
+        lengths = ", ".join(str(len(prompt.ids)) for prompt in self.prompts)
+        left_out = f"; {'; '.join(self.notes)}" if self.notes else ""
+        return (
+            f"Gallery({self.title}: {len(self.heads)} heads on prompts of {lengths}"
+            f" tokens{left_out})"
+        )
+
+    def to_html(self) -> str:
+        """The page: one HTML document without any reference to the outside."""
+        rows = self._rows()
+        also = [[word for word in row["labels"] if word != row["label"]] for row in rows]
+        table = [
+            (row["name"], prose(row["label"]), _fixed(row["score"]), prose(", ".join(others)))
+            for row, others in zip(rows, also, strict=True)
+        ]
+        blocks = {
+            f"w{i}-{head}": prompt.weights[head]
+            for i, prompt in enumerate(self.prompts)
+            for head in self.heads
+        }
+        return webpage.page(
+            self.title, self._data(rows), blocks, picture=self._repr_png_(), table=table
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to an `.html` file, whole or not at all, and return its path.
+
+        Raises:
+            InputError: If the ending is another, or the folder cannot be written to.
+        """
+        path = Path(path)
+        if path.suffix != ".html":
+            raise InputError(f"path must end in .html, got {path.name}")
+        with staged(path.parent) as scratch:
+            (scratch / path.name).write_text(self.to_html(), encoding="utf-8", newline="\n")
+        return path
+
+    def _repr_html_(self) -> str:
+        return webpage.frame(self.to_html(), height=760)
+
+    def _repr_png_(self) -> bytes:
+        rows, prompt = self._rows(), self.prompts[0]
+        sections = []
+        for word in self._groups(rows):
+            members = [row for row in rows if row["label"] == word]
+            members.sort(key=lambda row: -1 if row["score"] is None else row["score"], reverse=True)
+            captions = [f"{row['name']} {_fixed(row['score'])}" for row in members]
+            pictures = [prompt.pictures[Head(row["layer"], row["head"])] for row in members]
+            sections.append(Section(f"{prose(word)} ({len(members)})", captions, pictures))
+        return sheet(sections)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """What the page knows of each head."""
+        frame = self.scan.frame.set_index("name")
+        rows = []
+        for head in self.heads:
+            row = frame.loc[str(head)]
+            measured = row[list(TARGETS)].to_numpy(float, na_value=math.nan).tolist()
+            scores = {
+                kind: None if math.isnan(score) else round(score, 4)
+                for kind, score in zip(TARGETS, measured, strict=True)
+            }
+            kind = _KIND_OF.get(row["label"])
+            score = scores[kind] if kind else None
+            about = {"name": str(head), "layer": head.layer, "head": head.head}
+            about |= {"label": row["label"], "labels": list(row["labels"])}
+            rows.append(about | {"kind": kind, "score": score, "scores": scores})
+        return rows
+
+    def _groups(self, rows: Sequence[dict[str, Any]]) -> list[str]:
+        shown = {row["label"] for row in rows}
+        return [word for word in self.scan.summary() if word in shown]
+
+    def _data(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        held = [word for row in rows for word in row["labels"]]
+        words = [*LABELS.values(), ANTI_INDUCTION, FORCED_WINDOW]
+        words = [w for w in words if w in held] + sorted(set(held) - set(words))
+        looks = {word: LOOKS[kind] for word, kind in _KIND_OF.items() if word != FORCED_WINDOW}
+        return {
+            "about": _about(self.scan),
+            "notes": [*self.notes, *_NOTES],
+            "kinds": [{"kind": kind, "word": word} for kind, word in LABELS.items()],
+            "looks": looks,
+            "labels": [
+                {"word": word, "kind": _KIND_OF.get(word), "count": held.count(word)}
+                for word in words
+            ],
+            "groups": self._groups(rows),
+            "heads": rows,
+            "prompts": [
+                {"title": p.title, "ids": p.ids, "labels": p.labels, "targets": p.targets}
+                for p in self.prompts
+            ],
+            "circuitsvis": None,
+        }
+
+
+def gallery(
+    scan: HeadScan | Sequence[HeadLabel],
+    patterns: Any,
+    tokens: Any = None,
+    *,
+    texts: Sequence[Any] | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[Any] | None = None,
+    titles: Sequence[str] | None = None,
+    title: str | None = None,
+    limit: float = LIMIT,
+) -> Gallery:
+    """A page with every head of `patterns`: all at a glance by label, and each in full.
+
+    Args:
+        scan: The labels and scores, from `scan_heads` or `classify_heads`.
+        patterns: From `attention_patterns`, or attention after the softmax of any source, in
+            the shapes that `classify_heads` takes; each row of a batch is a prompt. A list of
+            what `attention_patterns` returned makes prompts of several lengths.
+        tokens: The token ids that were run, where `patterns` do not carry them.
+        texts: The text of each token, for each row; `<id>` if there is none.
+        layers: The layers' own numbers, where `patterns` do not carry them; `0, 1, ...`.
+        heads: Which heads (`L5H1`, `Head(5, 1)`); all if left out.
+        titles: Of the prompts; else how each begins.
+        title: Of the page; the model's name if left out.
+        limit: Size of the page in millions of bytes. Where it would be larger, it shows the
+            strongest heads of each label, as many of each as there is room for, and says so.
+            A prompt of more than 1,024 tokens is cut to these, which changes no weight
+            that is shown.
+
+    Raises:
+        InputError: If shapes or lengths disagree, a pattern is no causal attention, a head is in
+            `patterns` or `heads` and not in `scan`, or not even one head of each label has room.
+    """
+    table = scan if isinstance(scan, HeadScan) else HeadScan.of(scan)
+    rows = list(sources(patterns, tokens, texts, layers))
+    held = {
+        Head(layer, head)
+        for row in rows
+        for layer, pattern in row.layers
+        for head in range(len(pattern))
+    }
+    wanted = _wanted(table, heads, held)
+    prompts = []
+    for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
+        prompt = begin(row.ids, row.texts, table, name)
+        for layer, pattern in row.layers:
+            prompt.add(layer, pattern, wanted)
+        if absent := wanted - prompt.weights.keys():
+            raise InputError(f"patterns must hold {min(absent)} for every prompt, got one without")
+        prompts.append(prompt)
+    notes = _cut_notes(len(row.ids) for row in rows)
+    return _fitted(table, wanted, prompts, notes, title, limit)
+
+
+def gallery_of_model(
+    scan: HeadScan,
+    model: "Model",
+    inputs: Sequence[Any],
+    *,
+    heads: Sequence[Any] | None = None,
+    titles: Sequence[str] | None = None,
+    title: str | None = None,
+    limit: float = LIMIT,
+    progress: Callable[[int, int], None] | None = None,
+) -> Gallery:
+    """`gallery` of a model's attention on each of `inputs`, one layer's patterns at a time.
+
+    Args:
+        scan: Of this model.
+        model: Runs the prompts.
+        inputs: Texts, or rows of token ids.
+        heads: As for `gallery`, like the options after it.
+        titles: Of the prompts.
+        title: Of the page.
+        limit: Size of the page in millions of bytes.
+        progress: Called with the prompts behind us, and their number.
+
+    Raises:
+        InputError: As `gallery`, and if a prompt is empty or too long.
+    """
+    from interp import hooks
+
+    there = {Head(i, j) for i in hooks.attention_layers(model, None) for j in range(model.n_heads)}
+    wanted = _wanted(scan, heads, there)
+    rows = [model.to_tokens(one)[0] for one in inputs]
+    prompts = []
+    for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
+        ids = row[row != NONE]
+        prompt = begin(ids, model.texts_of(ids), scan, name)
+        hooks.run(
+            model,
+            ids[None, :LONGEST],
+            # A prompt is filled before the loop goes on.
+            lambda layer, pattern, prompt=prompt: prompt.add(layer, pattern[0], wanted),
+            layers=sorted({head.layer for head in wanted}),
+        )
+        prompts.append(prompt)
+        if progress:
+            progress(len(prompts), len(rows))
+    return _fitted(scan, wanted, prompts, _cut_notes(map(len, rows)), title, limit)
+
+
+def estimate(heads: int, lengths: Sequence[int]) -> float:
+    """About how large the page will be, in millions of bytes.
+
+    Weights of language models take some 0.36 bytes each at 128 tokens and 0.16 at 512, where
+    more of them are near 0: about `4 / sqrt(tokens)`. The rest is circuitsvis' script and the
+    still picture.
+    """
+    shown = [min(length, LONGEST) for length in lengths]
+    weights = sum(4 / n**0.5 * n * (n + 1) / 2 for n in shown)
+    return 0.6 + heads * (weights + 1500) / 1e6
+
+
+def _wanted(scan: HeadScan, heads: Sequence[Any] | None, there: set[Head]) -> set[Head]:
+    known = {Head.parse(name) for name in scan.frame["name"].tolist()}
+    if heads is None:
+        if unknown := there - known:
+            raise InputError(
+                f"scan must hold every head of the patterns, got none for {min(unknown)}"
+            )
+        return there
+    asked = {Head.parse(head) for head in heads}
+    if not asked:
+        raise InputError("heads must name at least one head, got none")
+    for place, those in (("scan", known), ("patterns", there)):
+        if absent := asked - those:
+            raise InputError(f"heads must be in the {place}, got {min(absent)}, which is not")
+    return asked
+
+
+def _titles(titles: Sequence[str] | None, count: int) -> list[str | None]:
+    if titles is None:
+        return [None] * count
+    if isinstance(titles, str) or len(titles) != count:
+        raise InputError(f"titles must be one for each of {count} prompts, got {titles!r}")
+    return list(titles)
+
+
+def _fitted(
+    scan: HeadScan,
+    heads: set[Head],
+    prompts: list[Prompt],
+    notes: list[str],
+    title: str | None,
+    limit: float,
+) -> Gallery:
+    """The gallery, with as many heads as the limit leaves room for."""
+    if not limit > 0:
+        raise InputError(f"limit must be above 0 (millions of bytes), got {limit}")
+    model = str(scan.made_by.get("model", "attention patterns"))
+    name = prose(f"{model}: attention heads" if title is None else title)
+    if missing := len(scan.frame) - len(heads):
+        notes = [*notes, f"{missing} of the scan's {len(scan.frame)} heads are not on this page."]
+    whole = Gallery(name, scan, sorted(heads), prompts, notes)
+    sizes = {head: sum(len(p.weights[head]) for p in prompts) for head in heads}
+    size, room = len(whole.to_html()), round(limit * 1e6)
+    if size <= room:
+        return whole
+    first = dict(zip(scan.frame["name"].tolist(), scan.frame["label"].tolist(), strict=True))
+    ranked = [
+        [head for head in scan.heads(word) if head in heads and first[str(head)] == word]
+        for word in scan.summary()
+    ]
+    fixed = size - sum(sizes.values())
+    for most in range(max(map(len, ranked)) - 1, 0, -1):
+        kept = [head for group in ranked for head in group[:most]]
+        if fixed + sum(sizes[head] for head in kept) <= room:
+            note = (
+                f"All {len(heads)} heads would take {size / 1e6:.1f} million bytes, more than the"
+                f" limit of {limit:g}: this page shows the strongest {most} of each label,"
+                f" {len(kept)} in all."
+            )
+            return replace(whole, heads=sorted(kept), notes=[note, *notes])
+    raise InputError(
+        f"limit must leave room for one head of each label, got {limit:g} million bytes for a"
+        f" page of {size / 1e6:.1f}: name fewer heads, or shorten the prompt"
+    )
+
+
+def _cut_notes(lengths: Iterable[int]) -> list[str]:
+    return [
+        f"A prompt of {length:,} tokens is cut to its first {LONGEST:,}; the weights shown are the"
+        " same as in the whole."
+        for length in lengths
+        if length > LONGEST
+    ]
+
+
+def _about(scan: HeadScan) -> str:
+    """What the labels come from, in words."""
+    made_by = scan.made_by
+    model = prose(str(made_by.get("model", "attention patterns of unnamed origin")))
+    probe = next((p for p in made_by.get("probes", []) if p.get("periods")), None)
+    if probe is None:
+        return f"{model}. Labels and scores come with the patterns; no probe is on record."
+    return (
+        f"{model}. Labels and scores come from a scan of {probe['rows']} prompts of"
+        f" {probe['length']} random tokens that repeat, not from the prompts shown here."
+    )
+
+
+_NOTES = [
+    "Each picture is one head: queries go down, keys across, counted from 0, and the colour is the"
+    " attention weight from 0 to 1. The number under a picture is the head's score: the mean"
+    " attention on the targets of its label, in the scan.",
+    "Weights are kept in steps of 1/255, so that each is within 0.002 of the model's. In small"
+    " pictures of long prompts a pixel is the largest weight of its block.",
+]
+
+
+def _fixed(score: float | None) -> str:
+    return "" if score is None else f"{score:.2f}"

@@ -1,0 +1,282 @@
+"use strict";
+// All heads at a glance: unpacking, colours, thumbnails, order and filter. Text from outside
+// reaches the page through textContent alone.
+
+const $ = (id) => document.getElementById(id);
+const data = JSON.parse($("data").textContent);
+const STEPS = 255; // A weight is a whole number of steps of 1/255.
+const THUMB = 64; // Pixels of a thumbnail, at most.
+const RAMPS = {
+  light: ["#f8fbff", "#bdd8f0", "#6cabdb", "#2873b8", "#082f6b"],
+  dark: ["#121a22", "#12406a", "#1f77b8", "#74bdec", "#f0f8ff"],
+};
+
+const make = (tag, text = "", more = {}) => {
+  const element = Object.assign(document.createElement(tag), more);
+  element.textContent = text;
+  return element;
+};
+const fixed = (score) => (score === null ? "" : score.toFixed(2));
+const weightText = (step) => (step ? (step / STEPS).toFixed(3) : "less than 0.002");
+
+// Weights: the lower triangle, key by key and there query by query.
+
+async function inflate(id) {
+  const packed = $(id).textContent;
+  const bytes = Uint8Array.fromBase64
+    ? Uint8Array.fromBase64(packed)
+    : Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+const weightsOf = (prompt, head) => inflate(`w${prompt}-${head.name}`);
+const cell = (n, query, key) => key * n - (key * (key - 1)) / 2 + query - key;
+
+// Colours, from light to dark or from dark to light, always from 0 to 1.
+
+let colours;
+function setColours() {
+  const stops = RAMPS[document.documentElement.dataset.theme];
+  const parts = stops.map((stop) => [1, 3, 5].map((at) => parseInt(stop.slice(at, at + 2), 16)));
+  const root = $("scale").value === "root";
+  colours = Array.from({ length: STEPS + 1 }, (_, step) => {
+    const place = (root ? Math.sqrt(step / STEPS) : step / STEPS) * (stops.length - 1);
+    const low = Math.min(Math.floor(place), stops.length - 2);
+    return parts[low].map((from, i) => from + (parts[low + 1][i] - from) * (place - low));
+  });
+}
+
+// Draws a square of weights, one pixel a cell; where a query would look ahead nothing is drawn.
+function paint(canvas, size, at) {
+  canvas.width = canvas.height = size;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(size, size);
+  for (let query = 0; query < size; query++) {
+    for (let key = 0; key <= query; key++) {
+      image.data.set(colours[at(query, key)], 4 * (query * size + key));
+      image.data[4 * (query * size + key) + 3] = 255;
+    }
+  }
+  context.putImageData(image, 0, 0);
+}
+
+async function drawThumbnail(button) {
+  const { head } = button;
+  const prompt = state.prompt;
+  const n = data.prompts[prompt].labels.length;
+  const weights = await weightsOf(prompt, head);
+  const block = Math.ceil(n / THUMB);
+  const size = Math.ceil(n / block);
+  const largest = new Uint8Array(size * size);
+  for (let key = 0, i = 0; key < n; key++) {
+    const across = Math.floor(key / block);
+    for (let query = key; query < n; query++, i++) {
+      const at = Math.floor(query / block) * size + across;
+      if (weights[i] > largest[at]) largest[at] = weights[i];
+    }
+  }
+  if (prompt === state.prompt) {
+    paint(button.firstChild, size, (query, key) => largest[query * size + key]);
+  }
+}
+
+const state = { prompt: 0, label: null, order: "label" };
+
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (isIntersecting) {
+        seen.unobserve(target);
+        drawThumbnail(target);
+      }
+    }
+  },
+  { rootMargin: "400px" },
+);
+
+function redraw() {
+  for (const button of buttons) {
+    seen.unobserve(button);
+    seen.observe(button);
+  }
+  for (const ramp of document.querySelectorAll(".ramp")) {
+    const context = ramp.getContext("2d");
+    for (let x = 0; x < 180; x++) {
+      context.fillStyle = `rgb(${colours[Math.round((x / 179) * STEPS)].join(" ")})`;
+      context.fillRect(x, 0, 1, 1);
+    }
+  }
+  $("scale-words").textContent =
+    "attention from query (down) to key (across), the same scale in every picture" +
+    ($("scale").value === "root" ? "; colour goes by the square root of the weight" : "");
+}
+
+// One button per head, made once; order and filter only move them.
+
+const buttons = data.heads.map((head) => {
+  const button = make("button", "", { className: "head", type: "button", head, tabIndex: -1 });
+  const words = make("span");
+  words.append(make("b", head.name), make("i"));
+  button.append(make("canvas"), words);
+  button.dataset.head = head.name;
+  button.addEventListener("click", () => openHead(head));
+  return button;
+});
+
+const scoreFor = (head, kind) => (kind ? (head.scores[kind] ?? null) : head.score);
+const strongest = (kind) => (a, b) =>
+  (scoreFor(b.head, kind) ?? -1) - (scoreFor(a.head, kind) ?? -1);
+
+function arrange() {
+  const wanted = $("find").value.trim().toUpperCase();
+  const left = buttons.filter(
+    ({ head }) =>
+      (!state.label || head.labels.includes(state.label.word)) &&
+      (!wanted || head.name === wanted || head.name.startsWith(`${wanted}H`)),
+  );
+  const kind = data.kinds.some(({ kind }) => kind === state.order) ? state.order : null;
+  let groups;
+  if (state.order === "label" && state.label) {
+    groups = [[state.label.word, left.toSorted(strongest(state.label.kind)), state.label.kind]];
+  } else if (state.order === "label") {
+    groups = data.groups.map((word) => [
+      word,
+      left.filter(({ head }) => head.label === word).toSorted(strongest(null)),
+      null,
+    ]);
+  } else {
+    groups = [["", kind ? left.toSorted(strongest(kind)) : left, kind]];
+  }
+  const sections = groups
+    .filter(([, members]) => members.length)
+    .map(([word, members, kind]) => {
+      const section = make("section");
+      if (word) {
+        const title = make("h2", `${word} `);
+        const looks = data.looks[word] ? `: ${data.looks[word]}` : "";
+        title.append(make("small", `${members.length}${looks}`));
+        section.append(title);
+      }
+      const grid = make("div", "", { className: "grid" });
+      for (const button of members) {
+        const { head } = button;
+        const score = fixed(scoreFor(head, kind));
+        button.querySelector("i").textContent = score;
+        button.title = head.labels.join(", ");
+        button.setAttribute("aria-label", `${head.name}, ${button.title}${score && `, score ${score}`}`);
+      }
+      grid.append(...members);
+      section.append(grid);
+      return section;
+    });
+  $("heads").replaceChildren(...sections);
+  $("count").textContent = `${left.length} of ${buttons.length} heads`;
+  $("none").hidden = left.length > 0;
+  const first = $("heads").querySelector(".head");
+  if (first) first.tabIndex = 0;
+}
+
+// One stop of the Tab key for all heads; arrows go from head to head.
+$("heads").addEventListener("keydown", (event) => {
+  const shown = [...$("heads").querySelectorAll(".head")];
+  const here = shown.indexOf(document.activeElement);
+  if (here < 0) return;
+  const top = shown[here].getBoundingClientRect();
+  const next = {
+    ArrowRight: () => here + 1,
+    ArrowLeft: () => here - 1,
+    Home: () => 0,
+    End: () => shown.length - 1,
+    ArrowDown: () => beside(1),
+    ArrowUp: () => beside(-1),
+  }[event.key];
+  if (!next) return;
+  event.preventDefault();
+  shown[next()]?.focus();
+
+  // The nearest head of the next row in that direction.
+  function beside(way) {
+    let best = -1;
+    let row = null;
+    for (let i = here + way; i >= 0 && i < shown.length; i += way) {
+      const box = shown[i].getBoundingClientRect();
+      if (Math.abs(box.top - top.top) < 4) continue;
+      row ??= box.top;
+      if (Math.abs(box.top - row) >= 4) break;
+      const nearer = (j) => Math.abs(shown[j].getBoundingClientRect().left - top.left);
+      if (best < 0 || nearer(i) < nearer(best)) best = i;
+    }
+    return best;
+  }
+});
+$("heads").addEventListener("focusin", (event) => {
+  for (const button of $("heads").querySelectorAll(".head[tabindex='0']")) button.tabIndex = -1;
+  event.target.tabIndex = 0;
+});
+
+function setTheme() {
+  const chosen = $("theme").value;
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = chosen === "auto" ? (dark ? "dark" : "light") : chosen;
+  setColours();
+  redraw();
+  redrawHead();
+}
+
+function setPrompt() {
+  state.prompt = Number($("prompt").value);
+  const { labels, ids } = data.prompts[state.prompt];
+  $("tokens").replaceChildren(
+    ...labels.map((label, i) => make("bdi", label, { title: `position ${i}, id ${ids[i]}` })),
+  );
+  redraw();
+}
+
+function setLabel(label) {
+  state.label = label;
+  for (const chip of $("filters").children) {
+    chip.setAttribute("aria-pressed", chip.label === label);
+  }
+  arrange();
+}
+
+function start() {
+  document.documentElement.dataset.theme = "light";
+  $("about").textContent = data.about;
+  const prompts = data.prompts.map(({ title }, i) => make("option", title, { value: i }));
+  $("prompt").append(...prompts);
+  const orders = data.kinds.map(({ kind, word }) => make("option", `${word} score`, { value: kind }));
+  $("order").append(
+    make("option", "by label, strongest first", { value: "label" }),
+    make("option", "by layer and head", { value: "layer" }),
+    ...orders,
+  );
+  const all = { word: `all ${buttons.length}`, count: null };
+  for (const label of [all, ...data.labels]) {
+    const text = label.count === null ? label.word : `${label.word} ${label.count}`;
+    const chip = make("button", text, { type: "button", label: label === all ? null : label });
+    if (label !== all) chip.dataset.label = label.word;
+    chip.addEventListener("click", () => setLabel(chip.label));
+    $("filters").append(chip);
+  }
+  $("notes").append(...data.notes.map((note) => make("p", note)));
+  $("order").addEventListener("change", () => {
+    state.order = $("order").value;
+    arrange();
+  });
+  $("find").addEventListener("input", arrange);
+  $("prompt").addEventListener("change", setPrompt);
+  $("theme").addEventListener("change", setTheme);
+  $("scale").addEventListener("change", setTheme);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
+  $("main").hidden = false;
+  setLabel(null);
+  setTheme();
+  setPrompt();
+  const named = data.heads.find(({ name }) => `#${name}` === location.hash);
+  if (named) openHead(named);
+}
+
+if (typeof DecompressionStream === "undefined") $("old").hidden = false;
+else addEventListener("DOMContentLoaded", start);

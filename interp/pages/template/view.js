@@ -1,0 +1,268 @@
+// One head in full: the picture with its tokens, the cell under the pointer, the keyboard.
+
+const view = { head: null, weights: null, query: 0, key: 0, held: false, size: 1, left: 0, top: 0 };
+const prompt = () => data.prompts[state.prompt];
+const at = (query, key) => view.weights[cell(prompt().labels.length, query, key)];
+const shade = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
+
+async function openHead(head) {
+  const weights = await weightsOf(state.prompt, head);
+  Object.assign(view, { head, weights, held: false });
+  const last = prompt().labels.length - 1;
+  Object.assign(view, { query: last, key: strongestKey(last) });
+  $("name").textContent = head.name;
+  $("labels").textContent = head.labels.join(", ");
+  const scores = data.kinds.map(({ kind, word }) => [word, head.scores[kind] ?? null]);
+  $("scores").replaceChildren(
+    ...scores.flatMap(([word, score]) => [
+      make("dt", word),
+      make("dd", score === null ? "not measured" : score.toFixed(3)),
+    ]),
+  );
+  const looks = data.looks[head.label];
+  $("marking").hidden = !(head.kind && head.kind in prompt().targets);
+  $("marking").querySelector("span").textContent = `outline the targets (${looks ?? ""})`;
+  $("frame").replaceChildren();
+  $("circuitsvis-open").hidden = !data.circuitsvis;
+  $("circuitsvis-open").setAttribute("aria-expanded", false);
+  $("circuitsvis-open").textContent =
+    "show in CircuitsVis" + (last >= 256 ? ` (${last + 1} tokens: takes a while)` : "");
+  $("strip").replaceChildren(
+    ...prompt().labels.map((label, i) => {
+      const token = make("bdi", label, { title: `position ${i}, id ${prompt().ids[i]}` });
+      token.addEventListener("click", () => choose(i));
+      return token;
+    }),
+  );
+  if (!$("view").open) $("view").showModal();
+  $("map").focus();
+  redrawHead();
+  remember(`#${head.name}`);
+}
+
+function strongestKey(query) {
+  let best = 0;
+  for (let key = 1; key <= query; key++) if (at(query, key) > at(query, best)) best = key;
+  return best;
+}
+
+// A token of the strip becomes the query or, if so chosen, the key.
+function choose(i) {
+  if ($("role").value === "query") point(i, strongestKey(i), true);
+  else point(Math.max(i, view.query), i, true);
+}
+
+function point(query, key, held = view.held) {
+  Object.assign(view, { query, key, held });
+  const { labels, ids } = prompt();
+  const step = at(query, key);
+  const token = (i) => {
+    const text = make("bdi", labels[i], { title: `id ${ids[i]}` });
+    return [`${i} `, make("b", ""), text];
+  };
+  const readout = $("readout");
+  readout.replaceChildren("query ", ...token(query), " → key ", ...token(key), ": ");
+  readout.append(make("b", weightText(step)), held ? " (held)" : "");
+  Object.assign(readout.dataset, { query, key, value: step / STEPS });
+  drawCross();
+  const byQuery = $("role").value === "query";
+  [...$("strip").children].forEach((element, i) => {
+    const inSight = byQuery ? i <= query : i >= key;
+    const weight = inSight ? (byQuery ? at(query, i) : at(i, key)) / STEPS : 0;
+    const colour = $("scale").value === "root" ? Math.sqrt(weight) : weight;
+    element.style.background = inSight ? `rgba(${shade("--strip")}, ${colour})` : "transparent";
+    const light = document.documentElement.dataset.theme === "light";
+    element.style.color = colour > 0.5 ? (light ? "#ffffff" : "#0f1419") : "";
+    element.style.opacity = inSight ? 1 : 0.45;
+    element.className = i === (byQuery ? query : key) ? "here" : "";
+  });
+}
+
+function redrawHead() {
+  if (!view.head || !$("view").open) return;
+  const n = prompt().labels.length;
+  const narrow = innerWidth < 600;
+  view.left = view.top = narrow ? 44 : 92;
+  const room = Math.min($("view").clientWidth - 40 - view.left, innerHeight * 0.8 - view.top, 900);
+  view.size = Math.max(1, Math.min(28, Math.floor(room / n)));
+  const side = n * view.size;
+  const [width, height] = [view.left + side + 2, view.top + side + 2];
+  for (const id of ["map", "cross"]) {
+    const canvas = $(id);
+    canvas.width = Math.ceil(width * devicePixelRatio);
+    canvas.height = Math.ceil(height * devicePixelRatio);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    canvas.getContext("2d").scale(devicePixelRatio, devicePixelRatio);
+  }
+  $("map").setAttribute(
+    "aria-label",
+    `Attention of ${view.head.name}, ${n} queries down and keys across`,
+  );
+  const context = $("map").getContext("2d");
+  const small = make("canvas");
+  paint(small, n, at);
+  context.fillStyle = shade("--hidden");
+  context.fillRect(view.left, view.top, side, side);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, view.left, view.top, side, side);
+  drawNames(context, n);
+  if (!$("marking").hidden && $("mark").checked) drawTargets(context, n);
+  point(view.query, view.key);
+}
+
+// As many token names along both sides as there is room for.
+function drawNames(context, n) {
+  const step = Math.max(1, Math.ceil(12 / view.size));
+  const most = view.left < 60 ? 4 : 10;
+  const font = Math.max(9, Math.min(12, view.size * step - 2));
+  context.font = `${font}px system-ui, "DejaVu Sans", sans-serif`;
+  context.fillStyle = shade("--ink");
+  context.textBaseline = "middle";
+  for (let i = 0; i < n; i += step) {
+    const letters = [...prompt().labels[i]];
+    const name = letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : letters.join("");
+    const middle = (i + 0.5) * view.size;
+    context.textAlign = "right";
+    context.fillText(name, view.left - 5, view.top + middle, view.left - 8);
+    context.save();
+    context.translate(view.left + middle, view.top - 5);
+    context.rotate(-Math.PI / 2);
+    context.textAlign = "left";
+    context.fillText(name, 0, 0, view.top - 8);
+    context.restore();
+  }
+  context.fillStyle = shade("--quiet");
+  context.textAlign = "right";
+  context.fillText("key →", view.left - 5, view.top - 22, view.left - 8);
+  context.fillText("query ↓", view.left - 5, view.top - 8, view.left - 8);
+}
+
+// Lines between targets and all else: they surround areas and cover no cell.
+function drawTargets(context, n) {
+  const targets = new Set();
+  prompt().targets[view.head.kind].forEach((keys, query) => {
+    for (const key of keys) targets.add(query * n + key);
+  });
+  context.strokeStyle = shade("--accent");
+  context.lineWidth = Math.min(1.5, Math.max(0.5, view.size / 6));
+  context.beginPath();
+  for (const place of targets) {
+    const [query, key] = [Math.floor(place / n), place % n];
+    const x = view.left + key * view.size;
+    const y = view.top + query * view.size;
+    const line = (x1, y1, x2, y2) => (context.moveTo(x1, y1), context.lineTo(x2, y2));
+    if (!targets.has(place - n)) line(x, y, x + view.size, y);
+    if (!targets.has(place + n)) line(x, y + view.size, x + view.size, y + view.size);
+    if (key === 0 || !targets.has(place - 1)) line(x, y, x, y + view.size);
+    if (key === n - 1 || !targets.has(place + 1)) {
+      line(x + view.size, y, x + view.size, y + view.size);
+    }
+  }
+  context.stroke();
+}
+
+function drawCross() {
+  const context = $("cross").getContext("2d");
+  const { left, top, size, query, key } = view;
+  context.clearRect(0, 0, $("cross").width, $("cross").height);
+  context.strokeStyle = shade("--focus");
+  context.lineWidth = 1;
+  const [x, y] = [left + key * size, top + query * size];
+  context.beginPath();
+  context.moveTo(left, y + size / 2);
+  context.lineTo(x, y + size / 2);
+  context.moveTo(x + size / 2, top);
+  context.lineTo(x + size / 2, y);
+  context.stroke();
+  context.lineWidth = 2;
+  context.strokeRect(x - 1, y - 1, size + 2, size + 2);
+}
+
+function cellUnder(event) {
+  const box = $("map").getBoundingClientRect();
+  const n = prompt().labels.length;
+  const key = Math.floor((event.clientX - box.left - view.left) / view.size);
+  const query = Math.floor((event.clientY - box.top - view.top) / view.size);
+  return key >= 0 && query < n && key <= query ? [query, key] : null;
+}
+
+$("map").addEventListener("pointermove", (event) => {
+  const place = cellUnder(event);
+  if (place && !view.held) point(...place);
+});
+$("map").addEventListener("click", (event) => {
+  const place = cellUnder(event);
+  if (!place) return;
+  const again = view.held && view.query === place[0] && view.key === place[1];
+  point(...place, !again);
+});
+$("map").addEventListener("keydown", (event) => {
+  const n = prompt().labels.length;
+  const { query, key } = view;
+  const place = {
+    ArrowLeft: () => [query, Math.max(0, key - 1)],
+    ArrowRight: () => [query, Math.min(query, key + 1)],
+    ArrowUp: () => [Math.max(key, query - 1), key],
+    ArrowDown: () => [Math.min(n - 1, query + 1), key],
+    Home: () => [query, 0],
+    End: () => [query, query],
+  }[event.key];
+  if (!place) return;
+  event.preventDefault();
+  point(...place(), true);
+});
+
+// From head to head in the order that the page shows.
+function step(way) {
+  const shown = [...$("heads").querySelectorAll(".head")].map(({ head }) => head);
+  const here = shown.indexOf(view.head);
+  const next = shown[here + way];
+  if (next) openHead(next);
+}
+
+$("view").addEventListener("keydown", (event) => {
+  const way = { PageDown: 1, PageUp: -1 }[event.key];
+  if (!way) return;
+  event.preventDefault();
+  step(way);
+});
+$("view").addEventListener("close", () => {
+  $("frame").replaceChildren();
+  remember("#");
+  buttons.find(({ head }) => head === view.head)?.focus();
+});
+$("earlier").addEventListener("click", () => step(-1));
+$("later").addEventListener("click", () => step(1));
+$("close").addEventListener("click", () => $("view").close());
+$("mark").addEventListener("change", redrawHead);
+$("role").addEventListener("change", () => point(view.query, view.key));
+addEventListener("resize", redrawHead);
+
+// The same head in CircuitsVis, in a frame of its own; labels keep their blanks visible.
+$("circuitsvis-open").addEventListener("click", async () => {
+  const open = $("circuitsvis-open").getAttribute("aria-expanded") === "true";
+  $("circuitsvis-open").setAttribute("aria-expanded", !open);
+  $("frame").replaceChildren();
+  if (open) return;
+  const script = new TextDecoder().decode(await inflate("circuitsvis"));
+  const frame = make("iframe", "", { title: `${view.head.name} in CircuitsVis ${data.circuitsvis}` });
+  frame.setAttribute("sandbox", "allow-scripts");
+  frame.srcdoc = `<!doctype html><meta charset="utf-8"><div id="view"></div><script>${script}<\/script>`;
+  const { labels } = prompt();
+  const attention = labels.map((_, query) =>
+    labels.map((_, key) => (key <= query ? at(query, key) / STEPS : 0)),
+  );
+  const message = { tokens: labels, attention, minValue: 0, maxValue: 1, maskUpperTri: true };
+  frame.addEventListener("load", () => frame.contentWindow.postMessage(message, "*"));
+  $("frame").append(frame);
+  frame.scrollIntoView({ block: "nearest" });
+});
+
+function remember(hash) {
+  try {
+    history.replaceState(null, "", hash);
+  } catch {
+    // In a notebook's frame there is no address to keep it in.
+  }
+}

@@ -1,0 +1,126 @@
+"""The one door to HTML and circuitsvis: from a gallery's data to one self-contained page.
+
+Whatever comes from outside (token texts, names, titles, labels) reaches the page in two ways
+only: as JSON in which no character can end a script element, or through `html.escape`. A
+content security policy lets nothing in but the page's own script, by its hash, and lets
+nothing out.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import circuitsvis
+
+_DRIVER = """
+addEventListener("message", (event) => {
+  CircuitsVis.render("view", CircuitsVis.AttentionPattern, event.data);
+});
+"""
+"""Runs beside circuitsvis' own script, in a frame without an origin."""
+
+
+def page(
+    title: str,
+    data: Mapping[str, Any],
+    blocks: Mapping[str, str],
+    *,
+    picture: bytes,
+    table: Iterable[tuple[str, ...]],
+    interactive: bool = True,
+) -> str:
+    """The HTML of a gallery, in which nothing refers to anything outside.
+
+    Args:
+        title: Plain text.
+        data: What the page's script works on; goes in as JSON.
+        blocks: Packed weights by the id of their element.
+        picture: All heads as a PNG, for a reader without scripts.
+        table: The same as text, a row per head.
+        interactive: Whether to carry circuitsvis' script.
+    """
+    style, script = _asset("gallery.css"), _asset("gallery.js") + _asset("view.js")
+    allowed = [script]
+    blocks = dict(blocks)
+    if interactive:
+        allowed.append(_circuitsvis())
+        blocks["circuitsvis"] = _deflated(_circuitsvis())
+        data = {**data, "circuitsvis": str(circuitsvis.__version__)}
+    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in allowed)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in table
+    )
+    return Template(_asset("gallery.html")).substitute(
+        policy=policy,
+        title=html.escape(title),
+        style=style,
+        script=script,
+        data=as_json(data),
+        blocks="\n".join(
+            f'<script type="text/plain" id="{html.escape(name)}">{text}</script>'
+            for name, text in blocks.items()
+        ),
+        picture=base64.b64encode(picture).decode("ascii"),
+        rows=rows,
+    )
+
+
+def frame(document: str, *, height: int) -> str:
+    """An HTML document inside a frame of its own, for a notebook.
+
+    The frame has no origin and no way to the notebook around it: two on one page do not
+    disturb each other.
+    """
+    return (
+        f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(document)}" loading="lazy"'
+        f' style="width: 100%; height: {height}px; border: 0; resize: vertical"'
+        ' title="Gallery of attention heads"></iframe>'
+    )
+
+
+def as_json(data: Any) -> str:
+    r"""JSON that can stand in a script element, whatever text is in it.
+
+    Example:
+        >>> as_json("</script>")
+        '"\\u003c/script\\u003e"'
+    """
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+@lru_cache
+def _circuitsvis() -> str:
+    """Circuitsvis' own script, which the package brings, and what starts it."""
+    script = Path(circuitsvis.__file__).parent / "dist" / "cdn" / "iife.js"
+    text = script.read_text(encoding="utf-8").replace("</script", "<\\/script")
+    # The address of a map for debuggers, which would be looked up beside the page.
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("//# source"))
+    return text + _DRIVER
+
+
+@lru_cache
+def _asset(name: str) -> str:
+    return (files("interp.pages") / "template" / name).read_text(encoding="utf-8")
+
+
+def _deflated(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
