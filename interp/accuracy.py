@@ -17,7 +17,7 @@ import torch
 from torch import Generator
 
 from interp.errors import InputError, whole, whole_seed
-from interp.labels import LABELS, MIXED, HeadLabel, classify_heads, excess
+from interp.labels import LABELS, MIXED, HeadLabel, classify_heads, excess, to_spare
 from interp.planted import KINDS, NEAR_MISSES, ROLES, STRIPES, Planted, draw_rows, plant, truth
 from interp.scores import Thresholds
 from interp.targets import TARGETS
@@ -57,13 +57,8 @@ class Judged:
 
     def label_at(self, thresholds: Thresholds) -> str:
         """The label at other thresholds, from the scores as measured."""
-        scores, chance = self.verdict.scores, self.verdict.chance
-        kinds = (
-            kind
-            for kind in TARGETS
-            if kind in scores and excess(scores[kind], chance[kind]) >= getattr(thresholds, kind)
-        )
-        return next((LABELS[kind] for kind in kinds), MIXED)
+        spare = to_spare(self.verdict.scores, self.verdict.chance, thresholds)
+        return next((LABELS[kind] for kind, value in spare.items() if value >= 0), MIXED)
 
 
 def real_strengths(heads: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -315,15 +310,23 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     chosen, sizes = result["chosen"], result["sizes"]
     missed = [record for record in result["near_misses"] if "fooled" in record]
     text = [
-        f"accuracy {result['accuracy']:.4f} ({low:.4f} to {high:.4f}) on {sizes['report']} planted"
-        " heads and near misses as strong as real heads;"
-        f" {result['accuracy_on_average']:.4f} about what they do in any rows",
+        f"accuracy {result['accuracy']:.4f} (95 %: {low:.4f} to {high:.4f}): share of right labels"
+        f" of {sizes['report']} planted heads and near misses as strong as real heads; right is"
+        " what a head does in the rows that it was seen in",
+        f"accuracy in any rows {result['accuracy_on_average']:.4f}: the same, where right is what"
+        " it does on average over all rows that there could be",
         f"near misses taken for what they nearly are: {sum(r['fooled'] for r in missed)}"
         f" of {sum(r['heads'] for r in missed)}",
-        f"stripe threshold chosen on {sizes['choose']} other heads: {chosen['stripe_threshold']}"
+        "stripe threshold: the excess over even attention from which induction, duplicate token,"
+        " previous token and current token are labelled;"
+        f" chosen on {sizes['choose']} other heads: {chosen['stripe_threshold']}"
         f" ({chosen['equally_good'][0]} to {chosen['equally_good'][1]} are as good);"
-        f" accuracy {chosen['accuracy']:.4f}, with the shipped ones"
+        f" accuracy in any rows with it {chosen['accuracy']:.4f}, with the thresholds as shipped"
         f" {chosen['accuracy_shipped']:.4f}",
+        "by strength, of planted heads of every kind",
+        "  strength: excess over even attention that the head was planted with",
+        "  accuracy: share of right labels; below the threshold another label than its kind's is",
+        "  labelled as their kind: share that got their kind as the label",
         "strength  accuracy  labelled as their kind",
     ]
     text += [
@@ -331,7 +334,9 @@ def lines(result: Mapping[str, Any]) -> list[str]:
         for record in result["by_strength"]
     ]
     text += [
-        f"{LABELS[kind]} is sure from a strength of {strength}"
+        f"{LABELS[kind]} is sure (found in {SURE:.0%} of the cases) from a strength of {strength}"
+        if strength is not None
+        else f"{LABELS[kind]} is not sure at any strength"
         for kind, strength in result["sure_from"].items()
     ]
     return text

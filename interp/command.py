@@ -7,13 +7,27 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperCommand
 
-from interp.errors import InputError
+from interp.errors import MOST_SEED, InputError
+
+ModelName = Annotated[
+    str,
+    typer.Option(
+        help="SmolLM2-135M (from the package index), a hub id such as gpt2,"
+        " a Hugging Face folder, or a .gguf file."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of all that is random.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 
 CONSOLE = Console(file=sys.stderr, highlight=False)
 """For progress and errors; results go to standard output."""
@@ -37,19 +51,41 @@ def run(main: Callable[..., None]) -> None:
         signal.signal(number, _leave)  # So that what is half done is cleared away.
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-    @app.command()
+    @app.command(cls=_OneLine)
     @functools.wraps(main)
     def _command(*args: object, **options: object) -> None:
         try:
             main(*args, **options)
         except InputError as error:
-            CONSOLE.print(f"error: {error}", markup=False, soft_wrap=True)
-            raise typer.Exit(2) from None
+            told = str(error)
+            # An argument is an option here, which is written with two dashes.
+            is_option = told.split(" ")[0] in signature(main).parameters
+            _leave_with_error(f"--{told}" if is_option else told)
         except KeyboardInterrupt:
             CONSOLE.print("interrupted: nothing was written")
             raise typer.Exit(130) from None
 
     app()
+
+
+class _OneLine(TyperCommand):
+    """A command that tells a wrong option in one line, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            _leave_with_error(" ".join(error.format_message().split()))
+
+
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""Click's, of which typer has one of its own in some versions and shows this child alone."""
+
+
+def _leave_with_error(message: str) -> NoReturn:
+    """Tell the caller's mistake, and exit with code 2."""
+    CONSOLE.print(f"error: {message}", markup=False, soft_wrap=True)
+    raise typer.Exit(2) from None
 
 
 def _leave(number: int, frame: object) -> None:
@@ -93,6 +129,15 @@ def progress(name: str) -> Iterator[Stage]:
         stage = Stage(bar)
         stage(name)
         yield stage
+
+
+@contextmanager
+def about(option: str) -> Iterator[None]:
+    """Let what the caller got wrong in the block be told as a matter of `option`."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from error
 
 
 def listed(text: str, allowed: Sequence[str], *, name: str) -> list[str]:

@@ -236,7 +236,12 @@ def _notes(
     notes = []
     carriers = set(scan.heads(label))
     if unlabelled := [str(head) for head in heads if head not in carriers]:
-        notes.append(f"{', '.join(unlabelled)} do not carry the label and come next by score")
+        words = (
+            "do not carry the label and come"
+            if unlabelled[1:]
+            else ("does not carry the label and comes")
+        )
+        notes.append(f"{', '.join(unlabelled)} {words} next by score")
     for layer, number in sorted(Counter(head.layer for head in heads).items()):
         others = model.n_heads - number
         if others < number:

@@ -68,6 +68,12 @@ class HeadLabel:
     window: int | None = None
     margin: float | None = None
 
+    def __repr__(self) -> str:
+        also = f" (also {', '.join(self.labels[1:])})" if self.labels[1:] else ""
+        best = sorted(self.scores.items(), key=lambda item: -item[1])[:3]
+        scores = ", ".join(f"{kind} {score:.2f}" for kind, score in best) or "no scores"
+        return f"HeadLabel({self.head} {self.label}{also}: {scores})"
+
 
 def classify_heads(
     patterns: Any,
@@ -188,13 +194,13 @@ def label_heads(
 
     verdicts = []
     for head in range(scores.sink_position.shape[1]):
+        own = {kind: means[kind][head] for kind in kinds}
+        chance = {kind: chances[kind][head] for kind in kinds}
         margins, held = {}, []
-        for kind in kinds:
-            score = means[kind][head]
-            above_null = score - float(nulls[kind][head]) if kind in nulls else math.inf
-            to_spare = excess(score, chances[kind][head]) - getattr(thresholds, kind)
-            margins[kind] = min(to_spare, above_null)
-            if to_spare >= 0 and above_null > 0:
+        for kind, spare in to_spare(own, chance, thresholds).items():
+            above_null = own[kind] - float(nulls[kind][head]) if kind in nulls else math.inf
+            margins[kind] = min(spare, above_null)
+            if spare >= 0 and above_null > 0:
                 held.append(kind)
         labels = [LABELS[kind] for kind in held]
         least = thresholds.anti_induction * largest_effect
@@ -213,8 +219,8 @@ def label_heads(
                 head=Head(layer, head),
                 label=labels[0] if labels else MIXED if kinds else NOT_ENOUGH,
                 labels=tuple(labels) if labels else (MIXED if kinds else NOT_ENOUGH,),
-                scores={kind: means[kind][head] for kind in kinds},
-                chance={kind: chances[kind][head] for kind in kinds},
+                scores=own,
+                chance=chance,
                 not_measured=dict(not_measured or {}),
                 entropy=means["entropy"][head] if "entropy" in means else None,
                 mean_distance=means["mean_distance"][head] if "mean_distance" in means else None,
@@ -242,6 +248,20 @@ def excess(score: float, chance: float) -> float:
         0.5
     """
     return (score - chance) / (1 - chance) if chance < 1 - 1e-6 else 0.0
+
+
+def to_spare(
+    scores: Mapping[str, float], chance: Mapping[str, float], thresholds: Thresholds
+) -> dict[str, float]:
+    """By kind, the most specific first, how far the excess is above its threshold.
+
+    A kind earns its label from 0 on (but for its null, where there is one).
+    """
+    return {
+        kind: excess(scores[kind], chance[kind]) - getattr(thresholds, kind)
+        for kind in TARGETS
+        if kind in scores
+    }
 
 
 def why_not_measured(

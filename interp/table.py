@@ -36,20 +36,37 @@ class HeadScan:
     """What was found: a table with one row per head, and how it was made.
 
     Attributes:
-        frame: One row per head. `label` is the most specific of `labels`. Scores are mean
-            attention mass in [0, 1], each with its `_chance`, the score of even attention;
-            `text_...` are the same on natural text, `induction_at_...` the induction score for
-            two copies so many tokens apart. `entropy` is in nats,
-            `mean_distance` in tokens. Beside each score stand the ends of its 95 % interval
-            (`_low`, `_high`), its spread over rows and so over periods (`_spread`), and mean and
-            99 % quantile of its null (`_null`, `_null_99`); `margin` is what the label has to
-            spare. `induction_logit_effect` is what the head adds to the right next token's
-            logit through its induction targets; `ov_copying` what its weights say of copying;
-            `text_sink_value_weighted` the sink's share when each key counts by the size of
-            what it brings. `window` is what the architecture lets the layer see, and
-            `sink_position` is counted from the first token. What could not be measured is
-            missing, and `not_measured` says why.
-        made_by: Model, probes with the token ids that were run, seed, thresholds and versions.
+        frame: One row per head, its columns as below.
+        made_by: Model, probes with the token ids that were run, seed, thresholds and versions;
+            `left_out` says which columns are absent, and why.
+
+    Columns, where `<kind>` is each of `induction`, `duplicate_token`, `previous_token`,
+    `current_token`, `local_window`, `sink`; what could not be measured is missing:
+
+    - `layer`, `head`, `name`: which head, counted from 0; `L5H1` is head 1 of layer 5.
+    - `label`, `labels`: the most specific kind that holds, and all that hold.
+    - `<kind>`: its score, the mean attention mass on the kind's targets, in [0, 1].
+    - `<kind>_chance`: the score of attention spread evenly.
+    - `<kind>_low`, `<kind>_high`: ends of the score's bootstrap 95 % interval over rows.
+    - `<kind>_spread`: standard deviation of the score over rows, and so over periods.
+    - `<kind>_null`, `<kind>_null_99`: mean and 99 % quantile over rows of the score where there
+      is nothing to find; a label needs more than the latter.
+    - `margin`: what the label has to spare of excess, or of score above the null if that is
+      nearer; below 0 what `mixed` lacks.
+    - `text_<kind>`, `text_<kind>_chance`: score and chance on natural text.
+    - `text_sink_value_weighted`: the sink's share on text when each key counts by the size of
+      what it brings.
+    - `induction_at_<n>`: the induction score for two copies `n` tokens apart.
+    - `induction_logit_effect`: what the head adds, through its induction targets alone, to the
+      logit of the right next token, less the mean over the vocabulary.
+    - `induction_logit_effect_low`, `induction_logit_effect_high`: ends of its 95 % interval.
+    - `ov_copying`: whether the head's weights copy what it attends to, in [-1, 1].
+    - `entropy`: of a query's attention, mean, in nats.
+    - `mean_distance`: from query to key, mean, in tokens.
+    - `sink_position`: where a sink head rests, counted from the first token.
+    - `window`: how many tokens back the architecture lets the layer look.
+    - `not_measured`: why a kind has no score.
+    - `as_<name>`: the score that `interp.definitions.DEFINITIONS` has by that name.
     """
 
     frame: pd.DataFrame

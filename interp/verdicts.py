@@ -12,6 +12,9 @@ from interp.heads import Head
 
 SCHEMA_VERSION = 1
 
+FEW_DRAWS = 20
+"""Random draws below which they say little of what random heads can do."""
+
 NOT_JUDGED = "not judged: no heads of that label"
 
 
@@ -31,23 +34,33 @@ class Effect:
 
     @property
     def verdict(self) -> str:
-        """In words. The whole interval must lie beyond every random draw, and beyond 0."""
+        """In words, with the interval.
+
+        An effect is one if the whole interval lies beyond every random draw, and beyond 0;
+        there is none if the whole interval lies within them; else it is not decided. Fewer than
+        `FEW_DRAWS` draws are said to be few.
+        """
         low, high = self.interval
         if not self.random:
             amount = f"{self.value:+.2f} nats [{low:+.2f}, {high:+.2f}]"
             return f"not judged: {amount}, but the same layers have no other heads to compare with"
+        few = " (few draws)" if len(self.random) < FEW_DRAWS else ""
         least, most = min(self.random), max(self.random)
         if low > max(most, 0):
             amount = f"{self.value:.2f} nats [{low:.2f}, {high:.2f}]"
-            return f"causal: costs {amount}, random heads of the same layers at most {most:.2f}"
+            return (
+                f"causal{few}: costs {amount}, random heads of the same layers at most {most:.2f}"
+            )
         if high < min(least, 0):
             amount = f"{-self.value:.2f} nats [{-high:.2f}, {-low:.2f}]"
             return (
-                f"helps when removed: saves {amount},"
+                f"helps when removed{few}: saves {amount},"
                 f" random heads of the same layers at most {max(-least, 0):.2f}"
             )
+        inside = min(least, 0) <= low and high <= max(most, 0)
+        word = "no effect beyond random heads" if inside else "not decided"
         return (
-            f"no effect beyond random heads: {self.value:+.2f} nats [{low:+.2f}, {high:+.2f}],"
+            f"{word}{few}: {self.value:+.2f} nats [{low:+.2f}, {high:+.2f}],"
             f" random heads of the same layers {least:+.2f} to {most:+.2f}"
         )
 

@@ -13,17 +13,11 @@ from interp import command
 
 
 def main(
-    model: Annotated[
-        str,
-        typer.Option(
-            help="SmolLM2-135M (from the package index), a hub id such as gpt2,"
-            " a Hugging Face folder, or a .gguf file."
-        ),
-    ] = "SmolLM2-135M",
+    model: command.ModelName = "SmolLM2-135M",
     out: Annotated[
         Path, typer.Option(help="Folder for heads.csv, heads.parquet, heads.json and the figures.")
     ] = Path("results"),
-    seed: Annotated[int, typer.Option(min=0, max=2**63, help="Of the random tokens.")] = 0,
+    seed: command.Seed = 0,
     rows: Annotated[int, typer.Option(min=1, help="Rows of random tokens to average over.")] = 16,
     length: Annotated[
         int | None,
@@ -47,8 +41,8 @@ def main(
     top: Annotated[
         int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
     ] = 8,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    device: command.Device = "auto",
+    dtype: command.Dtype = "float32",
     format: Annotated[str, typer.Option(help="Of the figures: png, svg, pdf.")] = "png,svg",
 ) -> None:
     """Find out what each attention head of a language model does.

@@ -14,16 +14,23 @@ import typer
 
 from interp import command
 
+FEWEST = 336
+"""As `interp.accuracy.FEWEST`, which takes seconds to import."""
+
 TABLE = Path(__file__).parent.parent / "figures" / "heads.csv"
 
 
 def main(
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Of all luck.")] = 0,
+    seed: command.Seed = 0,
     out: Annotated[Path, typer.Option(help="File to write, ending in .json.")] = Path(
         "results/accuracy.json"
     ),
     heads: Annotated[
-        int, typer.Option(min=1, help="Heads to plant and label, 336 or more.")
+        int,
+        typer.Option(
+            min=FEWEST,
+            help="Heads to plant and label: it takes 336 to see every kind at every strength.",
+        ),
     ] = 1500,
     table: Annotated[
         Path, typer.Option(help="Table of a scan, whose heads say how strong real heads are.")
@@ -46,7 +53,10 @@ def main(
 
     if out.suffix != ".json":
         raise InputError(f"out must end in .json, got {out.name!r}")
-    strengths = accuracy.real_strengths(HeadScan.load(table).frame.to_dict("records"))
+    if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
+        raise InputError(f"figure must end in .png, .svg or .pdf, got {figure.name!r}")
+    with command.about("--table"):
+        strengths = accuracy.real_strengths(HeadScan.load(table).frame.to_dict("records"))
     with files.staged(out.parent) as scratch:
         with command.progress("planting heads") as step:
             result = accuracy.measure_accuracy(

@@ -13,7 +13,7 @@ from interp import command
 
 
 def main(
-    model: Annotated[str, typer.Option(help="As for find_induction_heads.py.")] = "SmolLM2-135M",
+    model: command.ModelName = "SmolLM2-135M",
     out: Annotated[Path, typer.Option(help="Folder for sensitivity.csv and the figure.")] = Path(
         "results"
     ),
@@ -28,12 +28,13 @@ def main(
 
     The first condition is a scan as find_induction_heads.py makes it. Writes sensitivity.csv
     (one row per head and kind that holds somewhere, its score under each condition, the
-    spread, and under which conditions the label flips) and a figure to the folder OUT.
+    spread, and under which conditions the label flips) and a figure to the folder OUT. A
+    condition that the model's context is too short for is left out, and said to be.
 
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
     import interp
-    from interp import files, plots
+    from interp import InputError, files, plots, tokens
     from interp.sensitivity import compare_scans
 
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
@@ -43,12 +44,18 @@ def main(
         with command.progress(f"loading {model}") as step:
             opened = interp.load_model(model)
             usual = min(129, opened.n_ctx)
+            if (longest := max(sizes)) > opened.n_ctx:
+                raise InputError(
+                    f"lengths must fit the model's context of {opened.n_ctx} tokens, got {longest}"
+                )
             conditions: dict[str, dict[str, Any]] = {
                 f"seed {seed}": {"seed": seed} for seed in range(seeds)
             }
             conditions |= {f"{n} tokens": {"length": n} for n in sizes if n != usual}
             if opened.bos is not None:
-                conditions |= {"no BOS": {"bos": 0}, "two BOS": {"bos": 2}}
+                conditions |= {"no BOS": {"bos": 0}}
+                if usual >= tokens.SHORTEST + 2:
+                    conditions |= {"two BOS": {"bos": 2}}
             for name, options in conditions.items():
                 step(f"scanning: {name}")
                 scans[name] = interp.scan_heads(
@@ -77,6 +84,8 @@ def main(
             f"{row['name']} {row['kind'].replace('_', ' ')} flips: {row['flips']}"
             f" (scores {row['lowest']:.2f} to {row['highest']:.2f})"
         )
+    if opened.bos is not None and "two BOS" not in scans:
+        command.show(f"left out: two BOS: a context of {opened.n_ctx} tokens is too short for it")
     if not drawn:
         command.show("no figure: no head has a label other than sink under any condition")
     command.show(f"wrote {', '.join(written)} to {out}")

@@ -4,29 +4,26 @@ Takes the strongest heads of each label out of the model, compares what that cos
 other heads of the same layers, prints a verdict for each label, and writes all numbers.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from interp import command
-
-if TYPE_CHECKING:
-    from interp.verdicts import Verification
+from interp.verdicts import FEW_DRAWS, Verification, as_json_path
 
 
 def main(
-    model: Annotated[
-        str,
+    model: command.ModelName = "SmolLM2-135M",
+    out: Annotated[
+        Path | None,
         typer.Option(
-            help="SmolLM2-135M (from the package index), a hub id such as gpt2,"
-            " a Hugging Face folder, or a .gguf file."
+            help="The .json file to write.  [default: results/effects.json, with --label"
+            " results/effects_LABEL.json]"
         ),
-    ] = "SmolLM2-135M",
-    out: Annotated[Path, typer.Option(help="The .json file to write.")] = Path(
-        "results/effects.json"
-    ),
+    ] = None,
     scan: Annotated[
         Path | None,
         typer.Option(
@@ -50,27 +47,29 @@ def main(
     method: Annotated[
         str, typer.Option(help="What stands in for a head's output; the first decides.")
     ] = "zero,mean",
-    seed: Annotated[int, typer.Option(min=0, max=2**63, help="Of all that is random.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    seed: command.Seed = 0,
+    device: command.Device = "auto",
+    dtype: command.Dtype = "float32",
 ) -> None:
     """Check by ablation whether the labels of a model's heads matter.
 
     For each label, the TOP strongest heads are taken out of the model together, their outputs
     replaced by zero or by their mean, and so are, DRAWS times, as many other heads of the same
     layers. Prints what that costs on tokens that repeat and on text, with a verdict, and writes
-    all numbers, in nats, to OUT.
+    all numbers, in nats, to OUT. A run for some labels has a file of its own if OUT is left out,
+    so that it does not take the place of a run for all.
 
     Exit code: 0 when the file is there and whole, 2 for a mistake in the call.
     """
     import interp
-    from interp import effects, files, verdicts
+    from interp import effects, files
 
-    out = verdicts.as_json_path(out)
     methods = command.listed(method, ("zero", "mean"), name="--method")
-    table = None if scan is None else interp.HeadScan.load(scan)
+    with command.about("--scan"):
+        table = None if scan is None else interp.HeadScan.load(scan)
     known = effects.labels_in(table)
     kinds = None if label is None else command.listed(label, known, name="--label")
+    out = as_json_path(out or _usual_path(kinds))
     with files.staged(out.parent) as scratch:
         with command.progress(f"loading {model}") as step:
             opened = interp.load_model(model, dtype=dtype, device=device)
@@ -94,7 +93,12 @@ def main(
     command.show(*_lines(found), f"wrote {out}")
 
 
-def _lines(found: "Verification") -> Iterator[str]:
+def _usual_path(kinds: list[str] | None) -> Path:
+    parts = [re.sub(r"\W+", "_", kind).strip("_") for kind in kinds or []]
+    return Path("results") / f"{'_'.join(['effects', *parts])}.json"
+
+
+def _lines(found: Verification) -> Iterator[str]:
     before = ", ".join(f"{_words(name)} {loss:.2f}" for name, loss in found.before.items())
     yield f"{found.made_by['model']}, all heads in place, in nats: {before}"
     for label, result in found.labels.items():
@@ -107,10 +111,11 @@ def _lines(found: "Verification") -> Iterator[str]:
             for name, effect in measures.items():
                 yield f"  {method}, {_words(name)}: {effect.verdict}"
     yield "\nin square brackets: 95 % interval over rows; few rows make it rough"
+    yield "not decided: the interval reaches beyond the random heads, and does not lie beyond them"
     yield "second copy, first copy: loss on tokens that repeat, and before they do"
     yield "in-context score: loss late in a text minus loss early in it, below 0 if context helps"
-    if (drawn := found.made_by["draws"]) < 20:
-        yield f"{drawn} random draws are few: 20 or more say what random heads can do"
+    if any(0 < len(result.draws) < FEW_DRAWS for result in found.labels.values()):
+        yield f"few draws: fewer than {FEW_DRAWS}, which say little of what random heads can do"
     if "text" not in found.before:
         yield "without a tokenizer natural text was not run"
 

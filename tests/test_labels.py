@@ -861,3 +861,18 @@ def test_padding_in_the_middle_of_a_row_is_refused():
 def test_arrays_that_could_be_misread_are_refused(patterns, message):
     with pytest.raises(InputError, match=message):
         classify_heads(patterns, range(5))
+
+
+def test_a_verdict_reads_in_one_line():
+    full = HeadLabel(
+        Head(5, 1),
+        "induction",
+        ("induction", "sink"),
+        {"induction": 0.9, "duplicate_token": 0.01, "sink": 0.42, "local_window": 0.04},
+        dict.fromkeys(LABELS, 0.1),
+    )
+    assert repr(full) == (
+        "HeadLabel(L5H1 induction (also sink): induction 0.90, sink 0.42, local_window 0.04)"
+    )
+    none = HeadLabel(Head(0, 0), "not enough tokens", ("not enough tokens",), {}, {})
+    assert repr(none) == "HeadLabel(L0H0 not enough tokens: no scores)"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from interp import accuracy
+
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "measure_accuracy.py"
 
@@ -49,6 +51,8 @@ def test_it_prints_a_short_table(small_run):
     assert "position alone" in done.stdout
     assert "planting heads" in done.stderr
     assert len(done.stdout.splitlines()) < 50
+    for explained in ("accuracy {", "accuracy in any rows {", "stripe threshold: ", "strength: "):
+        assert explained.removesuffix("{") in done.stdout
 
 
 def test_the_same_seed_gives_the_same_numbers(small_run):
@@ -65,9 +69,10 @@ def test_the_same_seed_gives_the_same_numbers(small_run):
 
 
 MISTAKES = {
-    "other ending": (["--out", "accuracy.csv"], "out must end in .json, got 'accuracy.csv'"),
-    "no such table": (["--table", "missing.csv"], "path must be a file that is there"),
-    "too few heads": (["--heads", "3"], "heads must be at least 336, got 3"),
+    "other ending": (["--out", "accuracy.csv"], "--out must end in .json, got 'accuracy.csv'"),
+    "no such table": (["--table", "missing.csv"], "--table: path must be a file that is there"),
+    "too few heads": (["--heads", "335"], "Invalid value for '--heads'"),
+    "other figure": (["--figure", "a.gif"], "--figure must end in .png, .svg or .pdf, got 'a.gif'"),
     "negative seed": (["--seed", "-1"], "--seed"),
 }
 
@@ -85,5 +90,6 @@ def test_a_mistake_gets_a_line_and_exit_code_2_and_writes_nothing(mistake, tmp_p
 
 def test_help_names_every_option():
     text = run("--help").stdout
+    assert f"x>={accuracy.FEWEST}" in text
     for word in ("--seed", "--out", "--heads", "--table", "by_strength", "Exit code"):
         assert word in text

@@ -32,6 +32,28 @@ def test_every_condition_has_a_column_and_every_labelled_head_a_line(tmp_path):
     assert ("no figure" in done.stdout) != drawn
 
 
+def test_a_context_too_short_for_two_bos_leaves_that_condition_out_and_says_so(tmp_path):
+    tiny("gpt2", n_positions=12).save_pretrained(tmp_path / "model")
+    done = run(
+        *("--model", tmp_path / "model", "--rows", 2, "--seeds", 2, "--lengths", "12"),
+        *("--format", "svg", "--out", tmp_path / "out"),
+    )
+    assert done.returncode == 0, done.stderr
+    columns = pd.read_csv(tmp_path / "out" / "sensitivity.csv").columns
+    assert "no BOS" in columns
+    assert "two BOS" not in columns
+    assert "left out: two BOS: a context of 12 tokens is too short for it" in done.stdout
+
+
+def test_a_length_beyond_the_context_is_refused_before_any_scan(tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "model")
+    done = run("--model", tmp_path / "model", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "--lengths must fit the model's context of 64 tokens, got 257" in done.stderr
+    assert "scanning" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_mistake_gets_one_line_and_exit_code_2_and_writes_nothing(tmp_path):
     done = run("--lengths", "4", "--out", tmp_path / "out")
     assert done.returncode == 2

@@ -87,6 +87,33 @@ def test_what_is_printed_says_the_verdict_for_each_label_and_measure(saved, done
     assert "scanning" not in done.stderr
 
 
+def test_a_run_for_some_labels_has_a_file_of_its_own(saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "effects.json").write_text("of all labels")
+    ran = run(
+        *("--model", saved / "model", "--scan", saved / "heads.json", "--method", "zero"),
+        *("--label", "induction, previous token", *QUICK),
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert {path.name for path in (tmp_path / "results").iterdir()} == {
+        "effects.json",
+        "effects_induction_previous_token.json",
+    }
+    assert (tmp_path / "results" / "effects.json").read_text() == "of all labels"
+    assert "effects_induction_previous_token.json" in ran.stdout
+
+
+def test_two_draws_are_called_few_in_the_verdict_and_in_the_file(saved, done):
+    content = json.loads((saved / "out" / "effects.json").read_text(encoding="utf-8"))
+    found = content["labels"]["induction"]
+    assert " (few draws): " in found["verdict"]
+    for measures in found["measures"].values():
+        assert all(" (few draws): " in measure["verdict"] for measure in measures.values())
+    assert "few draws: fewer than 20" in done.stdout
+    assert "not decided: the interval reaches beyond" in done.stdout
+
+
 def test_without_a_table_the_model_is_scanned_first_and_all_labels_are_judged(saved, tmp_path):
     ran = run("--model", saved / "model", "--out", tmp_path / "e.json", "--method", "mean", *QUICK)
     assert ran.returncode == 0, ran.stderr
@@ -101,7 +128,7 @@ def test_without_a_table_the_model_is_scanned_first_and_all_labels_are_judged(sa
 
 
 MISTAKES = {
-    "missing table": (["--scan", "missing.json"], "path must be a file that is there"),
+    "missing table": (["--scan", "missing.json"], "--scan: path must be a file that is there"),
     "unknown method": (["--method", "half"], "--method must list some of zero, mean, got 'half'"),
     "no draws": (["--draws", "0"], "--draws"),
     "one row": (["--rows", "1"], "--rows"),
