@@ -47,7 +47,7 @@ DOORS = {
     "PIL": {"pages.sheet"},
     "typer": {"command"},
     "rich": {"command", "report"},
-    "pandas": {"plots", "published", "report", "sensitivity", "table"},
+    "pandas": {"edges", "plots", "published", "report", "sensitivity", "table"},
 }
 
 
