@@ -23,56 +23,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.folded import Norm, values
 from interp.hooks import run_with
 from interp.mass import FromQK, Tally
 from interp.models import Model
 from interp.stream import stream
 from interp.targets import NONE
 from interp.weights import copying_scores
-
-
-class Norm:
-    """A layer norm or RMS norm as gain, bias and scale, whatever it is called.
-
-    Attributes:
-        gain: Per dimension.
-        bias: Per dimension; 0 where there is none.
-        centred: Whether the mean is taken away first (LayerNorm; RMSNorm does not).
-    """
-
-    def __init__(self, module: Any, like: Tensor) -> None:
-        # What has mean 0 and mean square 1 a norm changes by gain and bias alone.
-        signs = torch.ones_like(like)
-        signs[1::2] = -1
-        if len(like) % 2:
-            signs[-3:] = 0.5**0.5 * torch.tensor([1.0, 1.0, -2.0])
-        with torch.no_grad():
-            up, down, even = (module(x).float() for x in (signs, -signs, torch.ones_like(like)))
-        self.module = module
-        self.gain: Float[Tensor, " d_model"] = (up - down) / 2 / signs.float()
-        self.bias: Float[Tensor, " d_model"] = (up + down) / 2
-        self.centred = bool((even - self.bias).abs().max() < 1e-2 * self.gain.abs().max())
-
-    def fold(self, W: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "*rest d_model"]:
-        """Vectors that read the norm's output, as they read its input times its scale."""
-        W = W * self.gain
-        return W - W.mean(-1, keepdim=True) if self.centred else W
-
-    def scale(
-        self, x: Float[Tensor, "batch pos d_model"], y: Float[Tensor, "batch pos d_model"]
-    ) -> Float[Tensor, "batch pos"]:
-        """What each position of the input `x` was divided by to give `y`.
-
-        Raises:
-            InputError: If the module turns out to be no such norm.
-        """
-        x = x - x.mean(-1, keepdim=True) if self.centred else x
-        whole = x * self.gain
-        parallel = (whole * (y - self.bias)).sum(-1)
-        scale = whole.pow(2).sum(-1) / parallel
-        if not torch.allclose(whole / scale[..., None] + self.bias, y, rtol=1e-2, atol=1e-2):
-            raise InputError(f"the final norm, a {type(self.module).__name__}, is not known")
-        return scale
 
 
 class Readout:
@@ -157,14 +114,11 @@ class Readout:
 
     def copying(self) -> Float[Tensor, "layer head"]:
         """`interp.weights.copying_scores` of every head, norms folded in, W_U centred."""
-        bridge = self.model.bridge
         W_E = self.model.plain.get_input_embeddings().weight.detach().float()
         ring = self.norm.fold(self.W_U).T @ W_E
         scores = []
-        for layer, block in enumerate(bridge.blocks):
-            W_O, W_V = self.W_O(layer), block.attn.W_V.detach().float()
-            before = Norm(block.ln1.original_component, W_E[0].to(block.attn.W_O.dtype))
-            W_V = before.fold(W_V.mT).mT
+        for layer in range(self.model.n_layers):
+            W_V, _, W_O = values(self.model, layer)
             W_V = repeat(W_V, "kv d e -> (kv g) d e", g=len(W_O) // len(W_V))
             scores.append(copying_scores(W_V, W_O, ring))
         return torch.stack(scores)

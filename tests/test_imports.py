@@ -19,6 +19,7 @@ PURE = {
     "circuits.codes",
     "circuits.rotary",
     "costs",
+    "composition",
     "definitions",
     "evidence",
     "heads",

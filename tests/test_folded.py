@@ -1,0 +1,298 @@
+"""Weights of real architectures must give the scores that the models themselves compute."""
+
+import pytest
+import torch
+import transformers
+from tiny_models import GROUPED, SIZES, SMALL, scaled, tiny
+
+import interp
+from interp import tokens
+from interp.errors import InputError
+from interp.folded import Norm, composition, embedding, head_weights, norm_before, token_sample
+from interp.hooks import run_with
+
+MORE = {
+    "gptj": lambda: transformers.GPTJConfig(
+        vocab_size=200, n_positions=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=4
+    ),
+    "qwen2": lambda: transformers.Qwen2Config(**SIZES, **GROUPED),
+    "gemma": lambda: transformers.GemmaConfig(**SIZES, **GROUPED),
+    "falcon": lambda: transformers.FalconConfig(
+        vocab_size=200, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=False
+    ),
+    "cohere": lambda: transformers.CohereConfig(**SIZES, **GROUPED),
+    "far": lambda: transformers.LlamaConfig(
+        **SIZES,
+        **GROUPED,
+        rope_theta=5e6,
+        rope_scaling={"rope_type": "linear", "factor": 4.0},
+    ),
+}
+FAMILIES = ("gpt2", "neox", "llama", "mistral", "phi", "gemma2", "gptoss", "opt", "neo", *MORE)
+
+
+def with_norms(family: str) -> transformers.PreTrainedModel:
+    """A tiny model whose norms and biases are random too."""
+    if family in MORE:
+        config = MORE[family]()
+        for name, value in {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}.items():
+            setattr(config, name, value)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            source = scaled(transformers.AutoModelForCausalLM.from_config(config))
+    else:
+        source = tiny(family)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in source.parameters():
+            if weight.dim() == 1:
+                weight.copy_(torch.rand(weight.shape, generator=generator) + 0.1)
+    return source
+
+
+def scores_seen(model: interp.Model, ids: torch.Tensor) -> list[torch.Tensor]:
+    """Each layer's pattern as TransformerLens shows it, as scores less what a row shares."""
+    names = [f"blocks.{i}.attn.hook_pattern" for i in range(model.n_layers)]
+    return [p.float() for p in run_with(model, ids, names).values()]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_patterns_come_out_of_the_weights(family):
+    """On tokens and positions that the weights were not tried on."""
+    model = interp.load_model(with_norms(family))
+    ids = tokens.repeated(model.vocabulary, rows=2, length=40, bos=1, seed=0).tokens
+    names = [f"blocks.{i}.hook_resid_pre" for i in range(model.n_layers)]
+    entering = run_with(model, ids, names).values()
+    weights = head_weights(model)
+    seen = scores_seen(model, ids)
+    for layer, (x, pattern) in enumerate(zip(entering, seen, strict=True)):
+        scores = weights[layer].scores(x, norm_before(model, layer).scale_of(x))
+        window = model.windows[layer] or 40
+        hidden = ~torch.ones(40, 40, dtype=torch.bool).tril().triu(1 - window)
+        ours = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        # A learned sink takes its share of each row (gpt-oss).
+        assert torch.allclose(ours * pattern.sum(-1, keepdim=True), pattern, atol=1e-4)
+        uniform = (~hidden).float() / (~hidden).sum(-1, keepdim=True)
+        assert (ours - uniform).abs().max() > 0.2
+
+
+@pytest.mark.parametrize("family", ["gpt2", "neox", "llama", "mistral", "phi"])
+def test_scores_before_the_softmax_come_out_of_the_weights(family):
+    model = interp.load_model(with_norms(family))
+    ids = tokens.repeated(model.vocabulary, rows=2, length=40, bos=1, seed=0).tokens
+    weights = head_weights(model)
+    for layer in range(model.n_layers):
+        names = [f"blocks.{layer}.hook_resid_pre", f"blocks.{layer}.attn.hook_attn_scores"]
+        x, true = run_with(model, ids, names).values()
+        scores = weights[layer].scores(x, norm_before(model, layer).scale_of(x))
+        window = model.windows[layer] or 40
+        seen = torch.ones_like(true, dtype=torch.bool).tril().triu(1 - window)
+        assert (scores - true)[seen].abs().max() < 1e-4 * max(1, true[seen].abs().max())
+
+
+@pytest.mark.real_model
+def test_scores_of_the_real_model_come_out_of_its_weights(real_model):
+    ids = real_model.to_tokens("The cat sat on the mat. The cat sat on the mat.")
+    weights = head_weights(real_model)
+    for layer in (0, 1, 15, 29):
+        names = [f"blocks.{layer}.hook_resid_pre", f"blocks.{layer}.attn.hook_attn_scores"]
+        x, true = run_with(real_model, ids, names).values()
+        scores = weights[layer].scores(x, norm_before(real_model, layer).scale_of(x))
+        seen = torch.ones_like(true, dtype=torch.bool).tril()
+        assert (scores - true)[seen].abs().max() < 1e-4 * max(1, true[seen].abs().max())
+
+
+def test_weights_as_stored_read_the_norms_output():
+    model = interp.load_model(with_norms("gpt2"))
+    ids = model.vocabulary[:20][None]
+    stored, folded = head_weights(model, [1], fold=False)[1], head_weights(model, [1])[1]
+    (x,) = run_with(model, ids, ["blocks.1.hook_resid_pre"]).values()
+    norm = norm_before(model, 1)
+    with torch.no_grad():
+        read = norm.module(x)
+    ours = stored.scores(read, torch.ones(1, 20))
+    assert torch.allclose(ours, folded.scores(x, norm.scale_of(x)), atol=1e-3)
+    assert torch.equal(stored.W_O, folded.W_O)
+    value = read @ stored.W_V + stored.b_V[:, None]
+    same = x / norm.scale_of(x)[..., None] @ folded.W_V + folded.b_V[:, None]
+    assert torch.allclose(value, same, atol=1e-3)
+    assert (folded.W_V.sum(1).abs().max(), folded.centred) < (1e-3, True)
+
+
+def test_each_head_reads_the_keys_of_its_group():
+    source = with_norms("llama")
+    plain = source.model.layers[1]
+    folded = head_weights(interp.load_model(source), [1])[1]
+    gain = plain.input_layernorm.weight.detach()
+    for head in range(4):
+        _, right = folded.QK(head)
+        rows = plain.self_attn.k_proj.weight.detach()[8 * (head // 2) : 8 * (head // 2 + 1)]
+        assert torch.allclose(right, (rows * gain).T, rtol=1e-4)
+
+
+def test_what_a_norm_after_the_heads_changes_is_folded_into_what_they_write():
+    source = with_norms("gemma2")
+    layer = source.model.layers[0]
+    folded = head_weights(interp.load_model(source), [0])[0]
+    gain = 1 + layer.post_attention_layernorm.weight.detach()
+    stored = layer.self_attn.o_proj.weight.detach().T.view(4, 8, 32)
+    assert torch.allclose(folded.W_O, stored * gain, rtol=1e-4)
+
+
+def test_a_norm_read_forwards_and_backwards_is_the_same_map():
+    module = torch.nn.LayerNorm(16)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        module.weight.copy_(torch.rand(16, generator=generator) + 0.5)
+    norm = Norm(module, torch.zeros(16))
+    x, W = torch.randn(1, 5, 16, generator=generator), torch.randn(7, 16, generator=generator)
+    scale = norm.scale_of(x)[..., None]
+    with torch.no_grad():
+        assert torch.allclose(module(x) @ W.T, x / scale @ norm.fold(W).T, atol=1e-5)
+        assert torch.allclose(module(x), norm.fold_written(x) / scale, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        ("qwen3", "q_norm and k_norm of layer 0 scale each query and key anew"),
+        ("gemma3", "q_norm and k_norm of layer 0 scale each query and key anew"),
+        ("bloom", "ALiBi adds a bias by distance"),
+    ],
+)
+def test_scores_without_a_bilinear_form_are_refused(family, why):
+    with pytest.raises(InputError, match=why) as error:
+        head_weights(tiny(family))
+    assert "\n" not in str(error.value)
+
+
+def test_latent_attention_is_refused():
+    config = transformers.DeepseekV2Config(
+        **SIZES,
+        **SMALL,
+        intermediate_size=64,
+        kv_lora_rank=8,
+        q_lora_rank=None,
+        qk_rope_head_dim=4,
+        qk_nope_head_dim=8,
+        v_head_dim=8,
+        n_routed_experts=4,
+        first_k_dense_replace=2,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    source = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(InputError, match="latent attention has no keys of its own"):
+        head_weights(source)
+
+
+def test_packed_weights_are_refused():
+    model = interp.load_model(tiny("llama"))
+    attention = model.bridge.blocks[1].attn.original_component
+    packed = torch.zeros(64, 1, dtype=torch.uint8)
+    attention.k_proj.weight = torch.nn.Parameter(packed, requires_grad=False)
+    with pytest.raises(InputError, match=r"got k_proj.*weight of layer 1 packed as uint8"):
+        head_weights(model)
+
+
+def test_weights_that_are_elsewhere_are_refused():
+    model = interp.load_model(tiny("llama"))
+    attention = model.bridge.blocks[0].attn.original_component
+    attention.v_proj.weight = torch.nn.Parameter(attention.v_proj.weight.to("meta"))
+    with pytest.raises(InputError, match=r"must be in memory, got v_proj.*weight of layer 0"):
+        head_weights(model)
+
+
+def test_weights_that_do_not_give_the_scores_are_refused():
+    """As where an adapter works beside them."""
+    model = interp.load_model(tiny("llama"))
+    twin = model.plain.model.layers[1].self_attn.q_proj
+    twin.register_forward_hook(lambda module, inputs, output: output * 1.01)
+    with pytest.raises(InputError, match=r"layer 1 come out .* off: this attention is not known"):
+        head_weights(model)
+
+
+def test_the_model_is_left_as_it_was():
+    model = interp.load_model(tiny("llama"))
+    before = {name: weight.clone() for name, weight in model.plain.named_parameters()}
+    state = torch.random.get_rng_state()
+    composition(model)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(torch.equal(before[name], w) for name, w in model.plain.named_parameters())
+
+
+def test_composition_goes_through_grouped_heads_and_folded_norms():
+    source = with_norms("llama")
+    found = composition(source, distance=2)
+    weights = head_weights(source)
+    for h1, h2 in ((0, 0), (1, 3), (3, 2)):
+        A = torch.linalg.multi_dot(weights[0].OV(h1))
+        left, right = weights[1].QK(h2, distance=2)
+        B = right @ left.T
+        by_hand = (A @ B).norm() / A.norm() / B.norm()
+        assert found.K[0, h1, 1, h2].item() == pytest.approx(by_hand.item(), rel=1e-4)
+    assert found.floor == 32**-0.5
+    assert composition(with_norms("gpt2")).floor == pytest.approx(31**-0.5)
+    raw = composition(source, fold=False)
+    assert not torch.allclose(raw.V, found.V, rtol=1e-2, equal_nan=True)
+    with pytest.raises(InputError, match="at least two layers, got 1"):
+        composition(tiny("llama", num_hidden_layers=1, layer_types=None))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma", "gemma2"])
+def test_the_embedding_is_what_the_first_layer_reads(family):
+    model = interp.load_model(with_norms(family))
+    ids = model.vocabulary[5:15]
+    (x,) = run_with(model, ids[:, None], ["blocks.0.hook_resid_pre"]).values()
+    if family == "gpt2":
+        x = x - model.plain.transformer.wpe.weight[0]
+    norm = norm_before(model, 0)
+    with torch.no_grad():
+        read = (norm.module(x.detach()) - norm.bias) / norm.gain
+    ours = embedding(model, ids)
+    ours = ours - ours.mean(-1, keepdim=True) if norm.centred else ours
+    assert torch.allclose(ours, read[:, 0], atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_the_effective_embedding_adds_the_first_mlp(family):
+    source = with_norms(family)
+    with torch.no_grad():
+        source.model.layers[0].self_attn.o_proj.weight.zero_()  # So that no head is in between.
+    model = interp.load_model(source)
+    ids = model.vocabulary[5:15]
+    (x,) = run_with(model, ids[:, None], ["blocks.1.hook_resid_pre"]).values()
+    ours = embedding(model, ids, through_mlp=True)
+    along = torch.nn.functional.cosine_similarity(ours, x[:, 0], dim=-1)
+    assert torch.allclose(along, torch.ones(10), atol=1e-4)
+    plain = torch.nn.functional.cosine_similarity(embedding(model, ids), x[:, 0], dim=-1)
+    assert plain.min() < 0.99
+
+
+def test_an_mlp_that_takes_more_than_the_stream_is_refused():
+    config = transformers.MptConfig(d_model=32, n_heads=4, n_layers=2, vocab_size=200)
+    model = interp.load_model(transformers.AutoModelForCausalLM.from_config(config).eval())
+    with pytest.raises(InputError, match="through_mlp must be left out"):
+        embedding(model, model.vocabulary[:3], through_mlp=True)
+
+
+def test_a_sample_of_tokens_is_seeded_and_holds_no_token_twice():
+    model = interp.load_model(tiny("llama"))
+    ids = token_sample(model, 50, seed=1)
+    assert len(set(ids.tolist())) == 50
+    assert torch.equal(ids, token_sample(model, 50, seed=1))
+    assert not torch.equal(ids, token_sample(model, 50, seed=2))
+    assert torch.equal(token_sample(model, 10_000), model.vocabulary)
+
+
+@pytest.mark.real_model
+def test_the_head_that_feeds_the_induction_heads_comes_first_by_weights(real_model):
+    """Numbers measured with another tool on the weights as stored."""
+    found = composition(real_model, fold=False)
+    for later, score in (((17, 3), 0.219), ((18, 7), 0.208), ((17, 4), 0.206), ((18, 6), 0.202)):
+        first, second, *_ = found.strongest("K", 2, later=later)
+        assert str(first.earlier) == "L16H0"
+        assert first.score == pytest.approx(score, abs=6e-4)
+        assert found.rank("K")[11, 1, *later] > 1
+        assert second.score < first.score
+    assert found.floor == pytest.approx(0.0417, abs=1e-4)
