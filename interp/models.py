@@ -293,6 +293,42 @@ def assembled(built: Built, words: Sequence[str], name: str) -> Model:
     return _bridged(model, tokenizer, name, None)
 
 
+def attention_only(
+    *, n_ids: int, n_ctx: int, d_model: int, n_heads: int, n_layers: int, seed: int
+) -> transformers.GPT2LMHeadModel:
+    """A random GPT-2 to be trained, of attention and norms alone; id 0 is its BOS.
+
+    Its MLPs have width 1, are zero and ask for no gradient. The unembedding is not tied to the
+    embedding. Weights are drawn with spread `d_model ** -0.5`, which leaves attention free to
+    become sharp early; with GPT-2's own 0.02 other ways to lower the loss are found first.
+    """
+    config = transformers.GPT2Config(
+        vocab_size=n_ids,
+        n_positions=n_ctx,
+        n_embd=d_model,
+        n_layer=n_layers,
+        n_head=n_heads,
+        n_inner=1,
+        initializer_range=d_model**-0.5,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+        tie_word_embeddings=False,
+        attn_implementation="eager",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.GPT2LMHeadModel(config)
+    for name, weight in model.named_parameters():
+        if ".mlp." in name or ".ln_2." in name:
+            weight.requires_grad = False
+            if ".mlp." in name:
+                torch.nn.init.zeros_(weight)
+    return model.eval()
+
+
 _CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 

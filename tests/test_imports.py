@@ -18,6 +18,7 @@ PURE = {
     "circuits.built",
     "circuits.codes",
     "circuits.rotary",
+    "circuits.training",
     "costs",
     "composition",
     "definitions",
