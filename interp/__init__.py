@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from interp.hooks import AttentionPatterns, attention_patterns
     from interp.labels import HeadLabel, classify_heads
     from interp.models import Model, load_model
-    from interp.pages.gallery import Gallery, gallery
+    from interp.pages.gallery import gallery
+    from interp.pages.page import Gallery
     from interp.published import compare_with_published, published_heads
     from interp.scan import scan_heads
     from interp.scores import Thresholds
@@ -47,7 +48,7 @@ __all__ = [
 
 _HOME = {
     "AttentionPatterns": "hooks",
-    "Gallery": "pages.gallery",
+    "Gallery": "pages.page",
     "Head": "heads",
     "HeadLabel": "labels",
     "HeadScan": "table",

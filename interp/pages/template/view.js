@@ -58,7 +58,7 @@ function point(query, key, held = view.held) {
   const step = at(query, key);
   const token = (i) => {
     const text = make("bdi", labels[i], { title: `id ${ids[i]}` });
-    return [`${i} `, make("b", ""), text];
+    return [`${i} `, text];
   };
   const readout = $("readout");
   readout.replaceChildren("query ", ...token(query), " → key ", ...token(key), ": ");

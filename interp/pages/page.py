@@ -1,0 +1,187 @@
+"""What a page of heads shows, and how it is saved: a `Gallery`.
+
+The page holds all heads as small pictures, grouped by label, and each in full with its tokens.
+It is one file that refers to nothing outside. How weights become bytes is in
+`interp.pages.packing`, how data becomes HTML in `interp.pages.webpage`.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from interp.errors import InputError
+from interp.files import staged
+from interp.heads import Head
+from interp.labels import ANTI_INDUCTION, FORCED_WINDOW, LABELS
+from interp.pages import webpage
+from interp.pages.prompts import Prompt
+from interp.pages.sheet import Section, sheet
+from interp.pages.visible import prose
+from interp.table import HeadScan
+from interp.targets import TARGETS
+
+LOOKS = {
+    "induction": "right after an earlier copy of the token",
+    "duplicate_token": "at earlier copies of the token",
+    "previous_token": "one token back",
+    "current_token": "at the token itself",
+    "local_window": "at the last tokens",
+    "sink": "at the first token or another resting place",
+}
+"""Where the heads of each kind look, in a few words."""
+
+_KIND_OF = {word: kind for kind, word in LABELS.items()}
+_KIND_OF |= {ANTI_INDUCTION: "induction", FORCED_WINDOW: "local_window"}
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """A page of heads, made by `gallery`.
+
+    In a notebook it shows itself, in a frame of its own, and brings a still picture (PNG) for
+    where pages cannot be shown.
+
+    Attributes:
+        title: Of the page.
+        scan: The table with the heads' labels and scores.
+        heads: The heads on the page.
+        prompts: The prompts, each with the packed weights of those heads.
+        notes: What the page says about itself; first of all what was left out.
+    """
+
+    title: str
+    scan: HeadScan
+    heads: list[Head]
+    prompts: list[Prompt]
+    notes: list[str]
+
+    def __repr__(self) -> str:
+        lengths = ", ".join(str(len(prompt.ids)) for prompt in self.prompts)
+        left_out = f"; {'; '.join(self.notes)}" if self.notes else ""
+        return (
+            f"Gallery({self.title}: {len(self.heads)} heads on prompts of {lengths}"
+            f" tokens{left_out})"
+        )
+
+    def to_html(self) -> str:
+        """The page: one HTML document without any reference to the outside."""
+        return self._html
+
+    @cached_property
+    def _html(self) -> str:
+        rows = self._rows()
+        also = [[word for word in row["labels"] if word != row["label"]] for row in rows]
+        table = [
+            (row["name"], prose(row["label"]), _fixed(row["score"]), prose(", ".join(others)))
+            for row, others in zip(rows, also, strict=True)
+        ]
+        blocks = {
+            f"w{i}-{head}": prompt.weights[head]
+            for i, prompt in enumerate(self.prompts)
+            for head in self.heads
+        }
+        return webpage.page(
+            self.title, self._data(rows), blocks, picture=self._repr_png_(), table=table
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to an `.html` file, whole or not at all, and return its path.
+
+        Raises:
+            InputError: If the ending is another, or the folder cannot be written to.
+        """
+        path = Path(path)
+        if path.suffix != ".html":
+            raise InputError(f"path must end in .html, got {path.name}")
+        with staged(path.parent) as scratch:
+            (scratch / path.name).write_text(self.to_html(), encoding="utf-8", newline="\n")
+        return path
+
+    def _repr_html_(self) -> str:
+        return webpage.frame(self.to_html(), height=760)
+
+    def _repr_png_(self) -> bytes:
+        rows, prompt = self._rows(), self.prompts[0]
+        sections = []
+        for word in self._groups(rows):
+            members = [row for row in rows if row["label"] == word]
+            members.sort(key=lambda row: -1 if row["score"] is None else row["score"], reverse=True)
+            captions = [f"{row['name']} {_fixed(row['score'])}" for row in members]
+            pictures = [prompt.pictures[Head(row["layer"], row["head"])] for row in members]
+            sections.append(Section(f"{prose(word)} ({len(members)})", captions, pictures))
+        return sheet(sections)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """What the page knows of each head."""
+        frame = self.scan.frame.set_index("name")
+        rows = []
+        for head in self.heads:
+            row = frame.loc[str(head)]
+            measured = row[list(TARGETS)].to_numpy(float, na_value=math.nan).tolist()
+            scores = {
+                kind: None if math.isnan(score) else round(score, 4)
+                for kind, score in zip(TARGETS, measured, strict=True)
+            }
+            kind = _KIND_OF.get(row["label"])
+            score = scores[kind] if kind else None
+            about = {"name": str(head), "layer": head.layer, "head": head.head}
+            about |= {"label": row["label"], "labels": list(row["labels"])}
+            rows.append(about | {"kind": kind, "score": score, "scores": scores})
+        return rows
+
+    def _groups(self, rows: Sequence[dict[str, Any]]) -> list[str]:
+        shown = {row["label"] for row in rows}
+        return [word for word in self.scan.summary() if word in shown]
+
+    def _data(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        held = [word for row in rows for word in row["labels"]]
+        words = [*LABELS.values(), ANTI_INDUCTION, FORCED_WINDOW]
+        words = [w for w in words if w in held] + sorted(set(held) - set(words))
+        looks = {word: LOOKS[kind] for word, kind in _KIND_OF.items() if word != FORCED_WINDOW}
+        return {
+            "about": _about(self.scan),
+            "notes": [*self.notes, *_NOTES],
+            "kinds": [{"kind": kind, "word": word} for kind, word in LABELS.items()],
+            "looks": looks,
+            "labels": [
+                {"word": word, "kind": _KIND_OF.get(word), "count": held.count(word)}
+                for word in words
+            ],
+            "groups": self._groups(rows),
+            "heads": rows,
+            "prompts": [
+                {"title": p.title, "ids": p.ids, "labels": p.labels, "targets": p.targets}
+                for p in self.prompts
+            ],
+            "circuitsvis": None,
+        }
+
+
+def _about(scan: HeadScan) -> str:
+    """What the labels come from, in words."""
+    made_by = scan.made_by
+    model = prose(str(made_by.get("model", "attention patterns of unnamed origin")))
+    probe = next((p for p in made_by.get("probes", []) if p.get("periods")), None)
+    if probe is None:
+        return f"{model}. Labels and scores come with the patterns; no probe is on record."
+    return (
+        f"{model}. Labels and scores come from a scan of {probe['rows']} prompts of"
+        f" {probe['length']} random tokens that repeat, not from the prompts shown here."
+    )
+
+
+_NOTES = [
+    "Each picture is one head: queries go down, keys across, counted from 0, and the colour is the"
+    " attention weight from 0 to 1. The number under a picture is the head's score: the mean"
+    " attention on the targets of its label, in the scan.",
+    "Weights are kept in steps of 1/255, so that each is within 0.002 of the model's. In small"
+    " pictures of long prompts a pixel is the largest weight of its block.",
+]
+
+
+def _fixed(score: float | None) -> str:
+    return "" if score is None else f"{score:.2f}"

@@ -1,0 +1,76 @@
+"""Small galleries to look at: planted heads, and texts that try to break out of the page."""
+
+import torch
+
+from interp.hooks import AttentionPatterns
+from interp.labels import classify_heads
+from interp.pages.gallery import gallery
+from interp.table import HeadScan
+from interp.targets import NONE, TARGETS
+
+PERIOD = 12
+TOKENS = torch.tensor([0, *range(10, 10 + PERIOD), *range(10, 10 + PERIOD)])
+PLAN = [
+    ["previous_token", "sink", "random"],
+    ["induction", "duplicate_token", "random"],
+    ["current_token", "induction", "sink"],
+]
+BREAKOUTS = [
+    "</script><script>window.X=1</script>",
+    "<b>",
+    '"><img src=x onerror="window.X=1">',
+    "&lt;",
+    "<!--",
+    "]]>",
+    "${window.X=1}",
+    "$title",
+    "'",
+    "\\",
+]
+ODD = ["", " ", "\n", "\n\n", "\t", "\r", "\x00", "\x01", "\u200b", "\u202e", "\u2028", "\ud800"]
+ODD += ["the", " the", "東", "한", "é", "e\u0301", "🙂", "👩‍👩‍👧", "\u0627", "�"]
+
+
+def pattern(kind, tokens=TOKENS, seed=0):
+    """A head that attends to the kind's targets, a little everywhere, and else to the start."""
+    length = len(tokens)
+    if kind == "random":
+        generator = torch.Generator().manual_seed(seed)
+        scores = 2 * torch.randn(length, length, generator=generator)
+        return scores.masked_fill(torch.ones(length, length).triu(1).bool(), -1e9).softmax(-1)
+    keys = TARGETS[kind](tokens[None])[0]
+    sharp = torch.eye(length)[torch.where(keys == NONE, 0, keys)[:, 0]]
+    even = torch.ones(length, length).tril() / torch.arange(1, length + 1)[:, None]
+    return 0.9 * sharp + 0.1 * even
+
+
+def patterns_of(plan=PLAN, tokens=TOKENS, texts=None):
+    stack = torch.stack(
+        [
+            torch.stack([pattern(kind, tokens, seed=10 * i + j) for j, kind in enumerate(layer)])
+            for i, layer in enumerate(plan)
+        ]
+    )
+    patterns = stack[:, None].as_subclass(AttentionPatterns)
+    patterns.tokens = tokens[None]
+    patterns.layers = tuple(range(len(plan)))
+    patterns.texts = [texts or [f" t{token}" for token in tokens.tolist()]]
+    return patterns
+
+
+def scan_of(patterns, model="planted"):
+    return HeadScan.of(classify_heads(patterns), made_by={"model": model, "bos": 0})
+
+
+def hostile():
+    """A gallery all of whose texts try to be more than text."""
+    texts = BREAKOUTS + ODD
+    tokens = torch.arange(len(texts))
+    patterns = patterns_of(tokens=tokens, texts=texts)
+    scan = scan_of(patterns, model=BREAKOUTS[0])
+    return gallery(scan, patterns, titles=[BREAKOUTS[2]], title=BREAKOUTS[0]), texts
+
+
+def plain():
+    patterns = patterns_of()
+    return gallery(scan_of(patterns), patterns), patterns

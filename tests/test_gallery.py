@@ -1,0 +1,421 @@
+import base64
+import html
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from paged import BREAKOUTS, TOKENS, hostile, pattern, patterns_of, plain, scan_of
+from PIL import Image
+from tiny_models import tiny, words_tokenizer
+
+import interp
+from interp.errors import InputError
+from interp.heads import Head
+from interp.labels import classify_heads
+from interp.pages.gallery import estimate, gallery, gallery_of_model
+from interp.pages.packing import as_steps, packed, thumbnail, unpacked
+from interp.pages.prompts import LONGEST
+from interp.pages.visible import distinct, visible
+from interp.tokens import passages
+
+CLOSE = 0.002
+"""What the page promises."""
+
+
+class Parsed(HTMLParser):
+    """The elements of a page, and what stands in its scripts, by id."""
+
+    def __init__(self, document):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.scripts, self._inside = [], {}, None
+        self.feed(document)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._inside = dict(attrs).get("id", "") if tag == "script" else None
+
+    def handle_endtag(self, tag):
+        self._inside = None
+
+    def handle_data(self, data):
+        if self._inside is not None:
+            self.scripts[self._inside] = self.scripts.get(self._inside, "") + data
+
+    def count(self, tag):
+        return sum(name == tag for name, _ in self.elements)
+
+    @property
+    def data(self):
+        return json.loads(self.scripts["data"])
+
+
+def weights(document, prompt, head):
+    return unpacked(Parsed(document).scripts[f"w{prompt}-{head}"])
+
+
+def test_the_page_holds_every_weight_of_every_head_within_its_promise():
+    made, patterns = plain()
+    page = Parsed(made.to_html())
+    for layer in range(3):
+        for head in range(3):
+            kept = unpacked(page.scripts[f"w0-L{layer}H{head}"])
+            assert (kept - patterns[layer, 0, head]).abs().max() < CLOSE
+    assert len(page.data["heads"]) == 9
+
+
+def test_packing_keeps_any_weight_to_half_a_step():
+    generator = torch.Generator().manual_seed(0)
+    pattern = torch.rand(3, 40, 40, generator=generator).tril()
+    for one, steps in zip(pattern, as_steps(pattern, where="here"), strict=True):
+        assert (unpacked(packed(steps)) - one).abs().max() <= 0.5 / 255 + 1e-6
+
+
+def test_a_thumbnail_pixel_is_the_largest_weight_of_its_block():
+    steps = torch.arange(25, dtype=torch.uint8).view(1, 5, 5)
+    assert thumbnail(steps, most=3).tolist() == [[[6, 8, 9], [16, 18, 19], [21, 23, 24]]]
+    assert torch.equal(thumbnail(steps, most=5), steps)
+
+
+def test_the_page_knows_labels_scores_and_targets():
+    made, patterns = plain()
+    data = Parsed(made.to_html()).data
+    scan = scan_of(patterns)
+    assert data["groups"] == list(scan.summary())
+    induction = next(label for label in data["labels"] if label["word"] == "induction")
+    assert induction["count"] == len(scan.heads("induction"))
+    head = next(head for head in data["heads"] if head["name"] == "L1H0")
+    assert head["label"] == "induction"
+    assert head["score"] == pytest.approx(
+        scan.frame.set_index("name").loc["L1H0", "induction"], abs=1e-4
+    )
+    targets = data["prompts"][0]["targets"]
+    assert targets["induction"][-1] == [13]  # Right after the first copy, at 12.
+    assert targets["previous_token"][5] == [4]
+    assert targets["induction"][3] == []
+
+
+def test_repeated_tokens_stay_apart_and_in_order():
+    tokens = torch.tensor([5, 6, 7, 5, 6, 7])
+    patterns = patterns_of(tokens=tokens, texts=list("ABCABC"))
+    page = Parsed(gallery(scan_of(patterns_of()), patterns).to_html())
+    assert page.data["prompts"][0]["labels"] == list("ABCABC")
+    assert unpacked(page.scripts["w0-L0H0"]).shape == (6, 6)
+
+
+def test_blanks_and_control_characters_become_visible_and_different_tokens_differ():
+    made, texts = hostile()
+    labels = Parsed(made.to_html()).data["prompts"][0]["labels"]
+    assert len(set(labels)) == len(texts)
+    assert {"␣", "⏎", "⏎⏎", "⇥", "∅", "U+0000", "U+202E", "U+200B", "U+D800", "␣the"} <= set(labels)
+    assert visible("é") != visible("e\u0301")
+    assert distinct(["�", "�", "a"], [7, 9, 3]) == ["�#7", "�#9", "a"]
+
+
+def test_no_text_breaks_out_of_the_page():
+    (made, _), (harmless, _) = hostile(), plain()
+    page, other = Parsed(made.to_html()), Parsed(harmless.to_html())
+    assert page.count("script") == other.count("script")
+    assert page.count("img") == other.count("img")
+    assert page.count("b") == other.count("b")
+    assert {visible(text) for text in BREAKOUTS} <= set(page.data["prompts"][0]["labels"])
+    assert page.data["prompts"][0]["title"] == BREAKOUTS[2]
+    assert "window.X=1</script>" not in made.to_html()
+    assert html.escape(BREAKOUTS[0]) in made.to_html()
+
+
+def test_the_page_refers_to_nothing_outside_and_its_policy_lets_nothing_in():
+    document = hostile()[0].to_html()
+    assert "http://" not in document
+    assert "https://" not in document
+    page = Parsed(document)
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "action", "srcset", "data"):
+            assert attributes.get(name, "data:").startswith("data:"), (tag, attributes)
+        assert not any(name.startswith("on") for name in attributes)
+    policy = next(a["content"] for _, a in page.elements if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline' 'unsafe-eval" not in policy
+    assert "script-src 'unsafe-inline'" not in policy
+
+
+def test_the_file_is_utf8_without_nul_and_the_same_each_time(tmp_path):
+    made, _ = hostile()
+    path = made.save(tmp_path / "gallery.html")
+    content = path.read_bytes()
+    assert b"\x00" not in content
+    assert '<meta charset="utf-8">' in content.decode("utf-8")
+    assert hostile()[0].save(tmp_path / "again.html").read_bytes() == content
+    assert {p.name for p in tmp_path.iterdir()} == {"gallery.html", "again.html"}
+
+
+def test_scripts_off_leaves_a_picture_and_a_table_of_all_heads():
+    document = plain()[0].to_html()
+    without = document[document.index("<noscript>") : document.index("</noscript>")]
+    rows = Parsed(without)
+    assert rows.count("tr") == 10
+    picture = next(a["src"] for tag, a in rows.elements if tag == "img")
+    image = Image.open(io.BytesIO(base64.b64decode(picture.partition(",")[2])))
+    assert image.width > 300
+    assert image.height > 300
+
+
+def test_the_still_picture_shows_the_weights_and_is_the_same_each_time():
+    made, _ = plain()
+    image = Image.open(io.BytesIO(made._repr_png_()))
+    assert made._repr_png_() == plain()[0]._repr_png_()
+    colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    # Dark where a head puts all its attention, and grey where it cannot look.
+    assert (colours == [0xE3, 0xE6, 0xEA]).all(1).sum() > 9 * 100
+    assert (colours.sum(1) < 200).sum() > 100
+
+
+def test_in_a_notebook_the_page_lives_in_a_frame_of_its_own():
+    made, _ = hostile()
+    shown = Parsed(made._repr_html_())
+    assert [tag for tag, _ in shown.elements] == ["iframe"]
+    attributes = shown.elements[0][1]
+    assert attributes["sandbox"] == "allow-scripts"
+    assert attributes["srcdoc"] == made.to_html()
+    assert made._repr_png_().startswith(b"\x89PNG")
+
+
+def test_nothing_touches_the_network(monkeypatch, tmp_path):
+    def refuse(*arguments, **options):
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    made, _ = plain()
+    made.save(tmp_path / "gallery.html")
+    made._repr_html_()
+
+
+def test_a_thread_can_draw_without_a_display(monkeypatch, tmp_path):
+    monkeypatch.setenv("DISPLAY", "nowhere:9")
+    thread = threading.Thread(target=lambda: plain()[0].save(tmp_path / "gallery.html"))
+    thread.start()
+    thread.join()
+    assert (tmp_path / "gallery.html").exists()
+
+
+def test_a_console_without_unicode_writes_the_same_file(tmp_path):
+    code = "from paged import hostile; import sys; hostile()[0].save(sys.argv[1])"
+    plainest = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    path = os.pathsep.join(["tests", *sys.path])
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "gallery.html"],
+        check=True,
+        env={**os.environ, **plainest, "PYTHONPATH": path},
+    )
+    assert (tmp_path / "gallery.html").read_text(encoding="utf-8") == hostile()[0].to_html()
+
+
+def test_each_row_of_a_batch_is_a_prompt_and_padding_is_cut():
+    one = pattern("previous_token", torch.arange(5))
+    three = torch.stack([pattern("random", torch.arange(5), seed=i) for i in range(3)])
+    padded = torch.zeros(5, 5)
+    padded[:3, :3] = pattern("random", torch.arange(3))
+    stack = torch.cat([three, padded[None]])[:, None]
+    tokens = torch.tensor([[1, 2, 3, 4, 5]] * 3 + [[1, 2, 3, -1, -1]])
+    made = gallery(classify_heads(one[None], torch.arange(5)), stack, tokens)
+    assert [len(prompt.ids) for prompt in made.prompts] == [5, 5, 5, 3]
+    for row in range(3):
+        assert (weights(made.to_html(), row, "L0H0") - three[row]).abs().max() < CLOSE
+    assert (weights(made.to_html(), 3, "L0H0") - padded[:3, :3]).abs().max() < CLOSE
+
+
+def test_prompts_of_several_lengths_share_a_page():
+    long, short = patterns_of(), patterns_of(tokens=TOKENS[:7])
+    made = gallery(scan_of(long), [long, short], titles=["long", "short"])
+    assert [(p.title, len(p.ids)) for p in made.prompts] == [("long", 25), ("short", 7)]
+    assert (weights(made.to_html(), 1, "L0H0") - short[0, 0, 0]).abs().max() < CLOSE
+
+
+def test_a_prompt_of_one_token_is_shown():
+    patterns = patterns_of(tokens=torch.tensor([3]))
+    made = gallery(scan_of(patterns), patterns)
+    assert torch.equal(weights(made.to_html(), 0, "L2H2"), torch.ones(1, 1))
+    assert made.prompts[0].title.startswith("1 token:")
+    assert made._repr_png_()
+
+
+def test_only_the_heads_asked_for_are_shown_and_the_page_says_how_many_are_not():
+    patterns = patterns_of()
+    made = gallery(scan_of(patterns), patterns, heads=["L1H0", Head(0, 1)])
+    assert made.heads == [Head(0, 1), Head(1, 0)]
+    page = Parsed(made.to_html())
+    assert {head["name"] for head in page.data["heads"]} == {"L0H1", "L1H0"}
+    assert "7 of the scan's 9 heads are not on this page." in page.data["notes"]
+
+
+def test_beyond_the_limit_the_strongest_heads_of_each_label_stay_and_the_page_says_so():
+    length = 300
+    tokens = torch.cat([torch.zeros(1, dtype=torch.long), torch.arange(5, 304) % 150 + 5])[:length]
+    patterns = patterns_of([["random"] * 3 + ["previous_token"] * 2] * 3, tokens)
+    scan = scan_of(patterns)
+    whole = len(gallery(scan, patterns).to_html())
+    made = gallery(scan, patterns, limit=(whole - 1000) / 1e6)
+    assert len(made.to_html()) < whole - 1000
+    data = Parsed(made.to_html()).data
+    assert {head["label"] for head in data["heads"]} == set(scan.summary())
+    assert 2 <= len(data["heads"]) < 15
+    assert f"All 15 heads would take {whole / 1e6:.1f} million bytes" in data["notes"][0]
+    assert f"{len(data['heads'])} in all" in data["notes"][0]
+    assert "All 15 heads would take" in repr(made)
+    kept = [h["name"] for h in data["heads"] if h["label"] == "previous token"]
+    strongest = [str(head) for head in scan.heads("previous token")][: len(kept)]
+    assert sorted(kept) == sorted(strongest)
+    with pytest.raises(InputError, match="limit must leave room for one head of each label"):
+        gallery(scan, patterns, limit=0.5)
+
+
+def test_a_prompt_of_more_than_a_thousand_tokens_is_cut_and_the_page_says_so():
+    tokens = torch.arange(LONGEST + 10)
+    patterns = patterns_of([["random"]], tokens)
+    made = gallery(classify_heads(pattern("sink")[None], TOKENS), patterns)
+    assert len(made.prompts[0].ids) == LONGEST
+    assert made.notes == [
+        "A prompt of 1,034 tokens is cut to its first 1,024; the weights shown are the same as in"
+        " the whole."
+    ]
+    kept = weights(made.to_html(), 0, "L0H0")
+    assert (kept - patterns[0, 0, 0, :LONGEST, :LONGEST]).abs().max() < CLOSE
+
+
+SQUARE = pattern("random", torch.arange(7))[None]
+VERDICTS = classify_heads(SQUARE, torch.arange(7))
+REFUSED = {
+    "labels of another length": (
+        {"tokens": torch.arange(7), "texts": list("abcdef")},
+        "texts must have one entry per token, got 6 for the 7 tokens of row 0",
+    ),
+    "ids of another length": (
+        {"tokens": torch.arange(6)},
+        "tokens must match the patterns, got 1 rows of 6 tokens for 1 patterns over 7 positions",
+    ),
+    "no ids": ({}, "tokens must be given"),
+    "texts of another batch": (
+        {"tokens": torch.arange(7), "texts": [list("abcdefg")] * 2},
+        "texts must be a list for each row of the batch, got 2 for 1 rows",
+    ),
+    "a batch and one row of ids": (
+        {"patterns": SQUARE.repeat(3, 1, 1, 1), "tokens": torch.arange(7)},
+        "tokens must match the patterns, got 1 rows of 7 tokens for 3 patterns",
+    ),
+    "scores instead of a pattern": (
+        {"patterns": 5 * SQUARE.log().clamp(min=-9), "tokens": torch.arange(7)},
+        "patterns must be attention after the softmax",
+    ),
+    "a difference of two heads": (
+        {"patterns": SQUARE - pattern("sink", torch.arange(7)), "tokens": torch.arange(7)},
+        "patterns must be attention after the softmax",
+    ),
+    "heads summed": (
+        {"patterns": 3 * SQUARE, "tokens": torch.arange(7)},
+        "pattern rows must sum to 1",
+    ),
+    "a look ahead": (
+        {"patterns": SQUARE.flip(-1), "tokens": torch.arange(7)},
+        "patterns must be causal",
+    ),
+    "NaN": ({"patterns": SQUARE * torch.nan, "tokens": torch.arange(7)}, "patterns must be finite"),
+    "a head that is not there": (
+        {"tokens": torch.arange(7), "heads": ["L3H0"]},
+        "heads must be in the scan, got L3H0, which is not",
+    ),
+    "no heads": ({"tokens": torch.arange(7), "heads": []}, "heads must name at least one head"),
+    "more heads than the scan": (
+        {"patterns": SQUARE.repeat(2, 1, 1), "tokens": torch.arange(7)},
+        "scan must hold every head of the patterns, got none for L0H1",
+    ),
+    "too many titles": (
+        {"tokens": torch.arange(7), "titles": ["a", "b"]},
+        "titles must be one for each of 1 prompts",
+    ),
+    "layers of another number": (
+        {"tokens": torch.arange(7), "layers": [1, 2]},
+        "layers must name all 1 layers, got 2 numbers",
+    ),
+    "no room": ({"tokens": torch.arange(7), "limit": 0.0}, "limit must be above 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_shown_is_refused(case):
+    given, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        gallery(
+            VERDICTS,
+            given.get("patterns", SQUARE),
+            **{k: v for k, v in given.items() if k != "patterns"},
+        )
+
+
+def test_only_html_files_are_written(tmp_path):
+    with pytest.raises(InputError, match=r"path must end in \.html, got gallery\.png"):
+        plain()[0].save(tmp_path / "gallery.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_given_is_left_as_it_was():
+    patterns = patterns_of()
+    scan, before = scan_of(patterns), patterns.clone()
+    frame = scan.to_frame()
+    gallery(scan, patterns).to_html()
+    assert torch.equal(patterns, before)
+    assert scan.frame.equals(frame)
+
+
+def test_the_public_name_is_the_function_whatever_was_imported_before():
+    import interp.pages.gallery as module
+
+    assert interp.gallery is module.gallery
+    made, _ = plain()
+    assert isinstance(made, interp.Gallery)
+
+
+def test_a_models_page_is_the_same_as_that_of_its_patterns():
+    model = interp.load_model(tiny("llama"), words_tokenizer())
+    scan = interp.scan_heads(model, rows=1, quick=True)
+    text = "w5 w6 w7 w5 w6"
+    by_layer = gallery_of_model(scan, model, [text])
+    at_once = gallery(scan, interp.attention_patterns(model, text))
+    assert by_layer.to_html() == at_once.to_html()
+    assert len(by_layer.heads) == 8
+
+
+def test_a_models_page_takes_prompts_of_several_lengths_and_some_heads():
+    model = interp.load_model(tiny("llama"), words_tokenizer())
+    scan = interp.scan_heads(model, rows=1, quick=True)
+    done = []
+    made = gallery_of_model(
+        scan, model, ["w5 w6", [3, 4, 5]], heads=["L1H2"], progress=lambda *at: done.append(at)
+    )
+    assert [len(prompt.ids) for prompt in made.prompts] == [3, 3]
+    assert made.heads == [Head(1, 2)]
+    assert done == [(1, 2), (2, 2)]
+
+
+@pytest.mark.real_model
+def test_the_real_model_fits_its_size_and_its_promise(real_model, real_scan):
+    ids = passages()["prose"]
+    tokens = real_model.to_tokens(ids)[:, :128]
+    patterns = interp.attention_patterns(real_model, tokens)
+    made = gallery(real_scan, patterns)
+    document = made.to_html()
+    assert len(document) <= 4e6
+    assert len(document) == pytest.approx(1e6 * estimate(270, [128]), rel=0.4)
+    page = Parsed(document)
+    for head in made.heads:
+        kept = unpacked(page.scripts[f"w0-{head}"])
+        assert (kept - patterns[head.layer, 0, head.head]).abs().max() < CLOSE
+    assert len(made.heads) == 270

@@ -1,0 +1,350 @@
+"""Galleries in a real browser: Chromium, without a screen and without a network."""
+
+import shutil
+
+import pytest
+import torch
+from paged import BREAKOUTS, TOKENS, hostile, patterns_of, plain, scan_of
+
+from interp.pages.gallery import gallery
+from interp.pages.visible import visible
+from interp.tokens import passages
+
+pytestmark = pytest.mark.browser
+
+CLOSE = 0.002
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(chromium, tmp_path):
+    """Opens a document as a file; at the end nothing may have complained or asked for anything."""
+    complaints, contexts = [], []
+
+    def opened(document, **settings):
+        (tmp_path / "page.html").write_text(document, encoding="utf-8", newline="\n")
+        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith(("file:", "data:"))
+                else complaints.append(request.url)
+            ),
+        )
+        page.goto((tmp_path / "page.html").as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def heads_of(page):
+    return [button.get_attribute("data-head") for button in page.query_selector_all(".head")]
+
+
+def open_head(page, name):
+    page.click(f"[data-head={name}]")
+    page.wait_for_selector("dialog[open]")
+    page.wait_for_function("name => document.getElementById('name').textContent === name", arg=name)
+
+
+def move_to(page, query, key):
+    """Puts the pointer on a cell of the head in full."""
+    corner = page.eval_on_selector(
+        "#map", "map => { const b = map.getBoundingClientRect(); return [b.x, b.y]; }"
+    )
+    left, top, size = page.evaluate("[view.left, view.top, view.size]")
+    page.mouse.move(corner[0] + left + (key + 0.5) * size, corner[1] + top + (query + 0.5) * size)
+
+
+def read(page):
+    """Query, key and weight as the page gives them."""
+    query, key, value = (
+        page.get_attribute("#readout", f"data-{name}") for name in ("query", "key", "value")
+    )
+    return int(query), int(key), float(value)
+
+
+def test_all_heads_are_there_by_label_the_strongest_first(show):
+    made, patterns = plain()
+    page = show(made.to_html())
+    scan = scan_of(patterns)
+    assert len(heads_of(page)) == 9
+    assert page.inner_text("#count") == "9 of 9 heads"
+    titles = [title.inner_text().split(" ")[0] for title in page.query_selector_all("#heads h2")]
+    assert titles == [label.split(" ")[0] for label in scan.summary()]
+    induction = [h for h in map(str, scan.heads("induction")) if h in ("L1H0", "L2H1")]
+    assert [h for h in heads_of(page) if h in induction] == induction
+
+
+def test_a_filter_leaves_the_heads_that_carry_the_label(show):
+    made, patterns = plain()
+    page = show(made.to_html())
+    page.click("#filters [data-label=induction]")
+    assert heads_of(page) == [str(head) for head in scan_of(patterns).heads("induction")]
+    assert page.inner_text("#count") == f"{len(heads_of(page))} of 9 heads"
+    page.click("#filters button:first-child")
+    assert len(heads_of(page)) == 9
+
+
+def test_heads_are_found_by_name_and_sorted_by_a_score(show):
+    made, patterns = plain()
+    page = show(made.to_html())
+    page.fill("#find", "l1")
+    assert sorted(heads_of(page)) == ["L1H0", "L1H1", "L1H2"]
+    page.fill("#find", "L2H1")
+    assert heads_of(page) == ["L2H1"]
+    page.fill("#find", "L7")
+    assert heads_of(page) == []
+    assert page.is_visible("#none")
+    page.fill("#find", "")
+    page.select_option("#order", "previous_token")
+    frame = scan_of(patterns).frame.sort_values("previous_token", ascending=False, kind="stable")
+    assert heads_of(page)[0] == frame["name"].tolist()[0]
+    page.select_option("#order", "layer")
+    assert heads_of(page) == sorted(heads_of(page))
+
+
+@pytest.mark.parametrize("place", [(24, 13), (24, 0), (5, 4), (0, 0), (24, 24), (12, 12)])
+def test_the_value_under_the_pointer_is_the_tensors(show, place):
+    made, patterns = plain()
+    page = show(made.to_html())
+    for name, layer, head in (("L1H0", 1, 0), ("L0H2", 0, 2)):
+        open_head(page, name)
+        move_to(page, *place)
+        query, key, value = read(page)
+        assert (query, key) == place
+        assert abs(value - patterns[layer, 0, head, query, key].item()) < CLOSE
+        label = page.inner_text("#readout")
+        assert f"query {query} ␣t{TOKENS[query]}" in label
+        assert f"key {key} ␣t{TOKENS[key]}" in label
+        page.keyboard.press("Escape")
+
+
+def test_a_click_holds_the_cell_and_the_tokens_show_where_the_query_looks(show):
+    made, _ = plain()
+    page = show(made.to_html())
+    open_head(page, "L1H0")
+    move_to(page, 24, 13)
+    page.mouse.down()
+    page.mouse.up()
+    move_to(page, 3, 1)
+    assert read(page)[:2] == (24, 13)
+    strip = page.query_selector_all("#strip bdi")
+    shades = [token.evaluate("token => token.style.background") for token in strip]
+    assert shades[13] == max(shades, key=lambda shade: float(shade.split(",")[-1].strip(" )")))
+    strip[20].click()
+    assert read(page)[0] == 20
+
+
+def test_everything_can_be_done_with_the_keyboard(show):
+    made, _ = plain()
+    page = show(made.to_html())
+    first, second = heads_of(page)[:2]
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.className") == "head":
+            break
+    assert page.evaluate("document.activeElement.dataset.head") == first
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement.dataset.head") == heads_of(page)[-1]
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.dataset.head") in heads_of(page)[:-1]
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.activeElement.id === 'map'")
+    assert page.inner_text("#name") == first
+    query, _, _ = read(page)
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert read(page)[:2] == (query - 1, 1)
+    page.keyboard.press("PageDown")
+    page.wait_for_function("name => $('name').textContent === name", arg=second)
+    page.keyboard.press("Escape")
+    page.wait_for_function("!document.querySelector('dialog').open")
+    assert page.evaluate("document.activeElement.dataset.head") == second
+
+
+def test_a_thumbnail_is_painted_with_the_weights(show):
+    made, patterns = plain()
+    page = show(made.to_html())
+    page.wait_for_function("document.querySelector('[data-head=L0H0] canvas').width === 25")
+    pixels = page.evaluate(
+        "[...document.querySelector('[data-head=L0H0] canvas').getContext('2d')"
+        ".getImageData(0, 0, 25, 25).data]"
+    )
+    colours = torch.tensor(pixels).view(25, 25, 4)
+    assert (colours[..., 3] > 0).equal(torch.ones(25, 25).tril().bool())
+    # The more weight, the darker.
+    rows, columns = torch.tril_indices(25, 25)
+    weight, light = patterns[0, 0, 0][rows, columns], colours[..., :3].sum(-1)[rows, columns]
+    order = weight.argsort()
+    assert (light[order].diff() <= 1).all()
+    assert light[order][0] - light[order][-1] > 300
+
+
+def test_no_text_gets_out_of_hand(show):
+    made, texts = hostile()
+    page = show(made.to_html())
+    assert page.evaluate("window.X") is None
+    assert page.title() == visible(BREAKOUTS[0]).replace("␣", " ")
+    assert page.inner_text("h1") == BREAKOUTS[0]
+    assert page.evaluate("document.scripts.length") == show(plain()[0].to_html()).evaluate(
+        "document.scripts.length"
+    )
+    open_head(page, "L0H2")
+    labels = [token.inner_text() for token in page.query_selector_all("#strip bdi")]
+    assert labels[: len(BREAKOUTS)] == [visible(text) for text in BREAKOUTS]
+    assert len(set(labels)) == len(texts)
+    page.click("#circuitsvis-open")
+    page.frame_locator("#frame iframe").locator("canvas").first.wait_for()
+    for frame in page.frames:
+        assert frame.evaluate("window.X") is None
+
+
+def test_several_prompts_are_chosen_from_one_page(show):
+    long, short = patterns_of(), patterns_of(tokens=TOKENS[:7])
+    made = gallery(scan_of(long), [long, short], titles=["the long one", "the short one"])
+    page = show(made.to_html())
+    page.select_option("#prompt", label="the short one")
+    open_head(page, "L0H2")
+    assert len(page.query_selector_all("#strip bdi")) == 7
+    move_to(page, 6, 2)
+    query, key, value = read(page)
+    assert (query, key) == (6, 2)
+    assert abs(value - short[0, 0, 2, 6, 2].item()) < CLOSE
+
+
+def test_circuitsvis_shows_the_same_head_in_a_frame_without_an_origin(show):
+    made, _ = plain()
+    page = show(made.to_html())
+    open_head(page, "L1H0")
+    page.click("#circuitsvis-open")
+    page.frame_locator("#frame iframe").locator("canvas").first.wait_for()
+    assert page.frames[-1].evaluate("self.origin") == "null"
+    page.click("#circuitsvis-open")
+    assert page.query_selector("#frame iframe") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_is_the_systems_until_another_is_chosen(show, scheme):
+    page = show(plain()[0].to_html(), color_scheme=scheme)
+
+    def ground():
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return "light" if int(colour.split("(")[1].split(",")[0]) > 127 else "dark"
+
+    assert ground() == scheme
+    other = "dark" if scheme == "light" else "light"
+    page.select_option("#theme", other)
+    assert ground() == other
+
+
+def test_a_phone_scrolls_one_way_only(show):
+    page = show(plain()[0].to_html(), viewport={"width": 360, "height": 740})
+    fits = "document.documentElement.scrollWidth <= innerWidth"
+    assert page.evaluate(fits)
+    open_head(page, "L1H0")
+    assert page.evaluate(fits)
+    assert page.evaluate("$('view').scrollWidth <= $('view').clientWidth")
+
+
+def test_without_scripts_there_is_a_note_a_picture_and_a_table(show):
+    page = show(plain()[0].to_html(), java_script_enabled=False)
+    text = page.inner_text("body")
+    assert "Scripts are off" in text
+    assert "L1H0" in text
+    assert page.locator("img.still").bounding_box()["height"] > 100
+    assert not page.is_visible("#main")
+
+
+def test_two_galleries_in_one_notebook_do_not_disturb_each_other(show):
+    first, second = patterns_of(), patterns_of()
+    made = [
+        gallery(scan_of(first), first, title="one"),
+        gallery(scan_of(second), second, title="two", heads=["L0H0", "L1H0"]),
+    ]
+    page = show(f"<!doctype html><p id='own'>notebook</p>{''.join(g._repr_html_() for g in made)}")
+    frames = [page.frame_locator("iframe").nth(i) for i in range(2)]
+    page.locator("iframe").nth(1).scroll_into_view_if_needed()
+    frames[1].locator("#count").wait_for()
+    assert frames[0].locator("h1").inner_text() == "one"
+    assert frames[0].locator("#count").inner_text() == "9 of 9 heads"
+    assert frames[1].locator("#count").inner_text() == "2 of 2 heads"
+    frames[0].locator("[data-head=L0H1]").click()
+    frames[0].locator("dialog[open] #readout b").first.wait_for()
+    assert frames[1].locator("dialog[open]").count() == 0
+    assert page.evaluate("typeof data") == "undefined"
+    assert page.inner_text("#own") == "notebook"
+
+
+def test_what_the_page_itself_tries_to_fetch_is_stopped(chromium, tmp_path):
+    path = plain()[0].save(tmp_path / "gallery.html")
+    page = chromium.new_page()
+    asked = []
+    page.on("requestfinished", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    reached = page.evaluate(
+        """async () => {
+            const picture = new Image();
+            picture.src = "http://127.0.0.1:9/x.png";
+            const loaded = new Promise((yes) => {
+                picture.onload = () => yes("picture");
+                picture.onerror = () => yes(null);
+            });
+            const fetched = fetch("http://127.0.0.1:9/x").then(() => "fetched", () => null);
+            return [await loaded, await fetched];
+        }"""
+    )
+    assert reached == [None, None]
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    page.close()
+
+
+@pytest.mark.real_model
+def test_the_real_models_gallery_opens_and_reads_right(show, real_model, real_scan):
+    import interp
+
+    tokens = real_model.to_tokens(passages()["prose"])[:, :128]
+    patterns = interp.attention_patterns(real_model, tokens)
+    page = show(interp.gallery(real_scan, patterns).to_html())
+    assert page.inner_text("#count") == "270 of 270 heads"
+    page.click("#filters [data-label=induction]")
+    assert heads_of(page) == [str(head) for head in real_scan.heads("induction")]
+    open_head(page, "L18H6")
+    for place in ((127, 0), (127, 126), (64, 63), (100, 0)):
+        move_to(page, *place)
+        query, key, value = read(page)
+        assert (query, key) == place
+        assert abs(value - patterns[18, 0, 6, query, key].item()) < CLOSE
