@@ -329,6 +329,25 @@ def attention_only(
     return model.eval()
 
 
+def save(model: Model, folder: str | os.PathLike[str]) -> None:
+    """Write a model and its tokenizer as a Hugging Face folder: whole, or not at all.
+
+    Raises:
+        InputError: If the folder cannot be written to, or has files of something else in it, or
+            the model is not at hand as transformers runs it.
+    """
+    if model.plain is None:
+        raise InputError(f"model must be one of transformers, got a bridge made elsewhere: {model}")
+    folder = Path(folder)
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if others := sorted(there - {*_CONVERTED, "generation_config.json"}):
+        raise InputError(f"{folder} must be a folder of the model alone, got {others[0]} in it")
+    with staged(folder) as scratch, _quiet():
+        model.plain.save_pretrained(scratch)
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(scratch)
+
+
 _CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 

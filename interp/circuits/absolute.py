@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.circuits.built import MASS, MOST_SHARP, Built, Heads, Parts, Plan, side_by_side, stacked
-from interp.circuits.codes import sharpness_to_look_back, steps_apart, steps_for
+from interp.circuits.built import Built, Heads, Parts, Plan, side_by_side, stacked
+from interp.circuits.codes import steps_apart, steps_for
 from interp.heads import Head
 
 PREVIOUS, INDUCTION = Head(0, 3), Head(1, 5)
@@ -36,11 +36,6 @@ class Absolute(Plan):
         self.frequencies = math.pi * (torch.arange(m // 2) + jitter) / (m // 2)
         equal = torch.full_like(self.frequencies, 2 / m)
         self.kernel = steps_apart(self.frequencies, equal, length)
-
-    def needed(self) -> float | None:
-        """The sharpness that keeps the promise in both layers, if there is one."""
-        first = sharpness_to_look_back(self.kernel, MASS, MOST_SHARP)
-        return None if first is None else math.ceil(max(first, self.sharpness_to_match()))
 
     def build(self, sharpness: float) -> Built:
         """All weights."""

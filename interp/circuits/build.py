@@ -3,7 +3,9 @@
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import asdict, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 from interp.circuits.absolute import Absolute
 from interp.circuits.built import BITS, LONGEST, MOST_SHARP, Built, Parts
@@ -25,17 +27,17 @@ MOST = 4 ** BITS[-1] // 2 + 1
 
 def build_circuit(
     positions: str,
-    vocabulary: int,
-    length: int,
+    vocabulary: SupportsIndex,
+    length: SupportsIndex,
     *,
-    sharpness: float | None = None,
-    bos: int = 0,
-    kv_heads: int | None = None,
+    sharpness: float | int | None = None,
+    bos: SupportsIndex = 0,
+    kv_heads: SupportsIndex | None = None,
     previous: bool = True,
     match: bool = True,
-    blur: float = 0.0,
-    wrong_copy: float = 0.0,
-    seed: int = 0,
+    blur: float | int = 0.0,
+    wrong_copy: float | int = 0.0,
+    seed: SupportsIndex = 0,
 ) -> "Model":
     """Build a two-layer induction circuit by hand: right by construction, or wrong as asked.
 
@@ -71,8 +73,6 @@ def build_circuit(
         InputError: If the construction cannot hold the vocabulary or the length, or an argument
             is not what it should be.
     """
-    from interp.models import assembled
-
     built = weights_of(
         positions,
         vocabulary,
@@ -83,19 +83,21 @@ def build_circuit(
         parts=Parts(previous, match, blur, wrong_copy),
         seed=seed,
     )
-    return assembled(built, words(vocabulary, bos), f"hand-built-{positions}")
+    return assembled(
+        built, words(built.settings["vocab_size"], built.bos), f"hand-built-{positions}"
+    )
 
 
 def weights_of(
     positions: str,
-    vocabulary: int,
-    length: int,
+    vocabulary: SupportsIndex,
+    length: SupportsIndex,
     *,
-    sharpness: float | None,
-    bos: int,
-    kv_heads: int | None,
+    sharpness: float | int | None,
+    bos: SupportsIndex,
+    kv_heads: SupportsIndex | None,
     parts: Parts,
-    seed: int,
+    seed: SupportsIndex,
 ) -> Built:
     """The circuit of `build_circuit` as weights alone.
 
@@ -112,11 +114,12 @@ def weights_of(
     seed = whole_seed(seed)
     if kv_heads is not None and positions == "absolute":
         raise InputError(f"kv_heads must be left out with absolute positions, got {kv_heads}")
-    if kv_heads not in (None, *KV_HEADS):
-        raise InputError(f"kv_heads must be one of 1, 2, 4, got {kv_heads!r}")
+    kv = 2 if kv_heads is None else whole("kv_heads", kv_heads)
+    if kv not in KV_HEADS:
+        raise InputError(f"kv_heads must be one of 1, 2, 4, got {kv}")
     _share("blur", parts.blur)
     _share("wrong_copy", parts.wrong_copy)
-    if 0 < round(parts.wrong_copy * (vocabulary - 1)) < 2:
+    if parts.wrong_copy > 0 and round(parts.wrong_copy * (vocabulary - 1)) < 2:
         raise InputError(
             f"wrong_copy must be 0 or two tokens of {vocabulary - 1} at least,"
             f" got {parts.wrong_copy}"
@@ -131,11 +134,25 @@ def weights_of(
         if positions == "absolute":
             plan = Absolute(bits, vocabulary, length, bos, parts, seed)
         else:
-            plan = Rotary(bits, vocabulary, length, bos, kv_heads or 2, parts, seed)
+            plan = Rotary(bits, vocabulary, length, bos, kv, parts, seed)
         needed = plan.needed()
-        if needed is not None and needed <= MOST_SHARP:
-            return plan.build(needed if sharpness is None else float(sharpness))
+        if needed is not None:
+            built = plan.build(needed if sharpness is None else float(sharpness))
+            return _described(built, positions, seed)
     raise AssertionError(f"no width holds {vocabulary} ids and {length} positions")
+
+
+def _described(built: Built, positions: str, seed: int) -> Built:
+    """The same with a record of what it is among its settings, so that it stays with the model."""
+    record = {
+        "positions": positions,
+        "previous_token_head": str(built.previous),
+        "induction_head": str(built.induction),
+        "sharpness": built.sharpness,
+        **asdict(built.parts),
+        "seed": seed,
+    }
+    return replace(built, settings={**built.settings, "hand_built": record})
 
 
 def words(vocabulary: int, bos: int) -> list[str]:
@@ -144,10 +161,9 @@ def words(vocabulary: int, bos: int) -> list[str]:
     Where these are used up, id 900 is `w900`.
     """
     found = re.findall(r"\w+|[^\w\s]+", " ".join(passages().values()))
-    common = [word for word, _ in Counter(found).most_common(vocabulary - 2)]
-    listed = ["<unk>", *common]
-    listed.insert(bos, "<s>")
-    return listed + [f"w{i}" for i in range(len(listed), vocabulary)]
+    common = (word for word, _ in Counter(found).most_common())
+    others = chain(["<unk>"], common)
+    return ["<s>" if i == bos else next(others, f"w{i}") for i in range(vocabulary)]
 
 
 def _share(name: str, value: Any) -> None:

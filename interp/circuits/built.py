@@ -53,7 +53,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from interp.circuits.codes import alike, token_words, twist
+from interp.circuits.codes import alike, sharpness_to_look_back, token_words, twist
 from interp.heads import Head
 
 MASS = 0.9999
@@ -87,8 +87,8 @@ class Parts:
 
     previous: bool = True
     match: bool = True
-    blur: float = 0.0
-    wrong_copy: float = 0.0
+    blur: float | int = 0.0
+    wrong_copy: float | int = 0.0
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,12 @@ class Plan:
         heads: Their layout.
         parts: What is there.
         seed: Of frame, words, and idle heads.
+
+    Attributes:
+        kernel: How positions tell distances apart (`interp.circuits.codes`).
     """
+
+    kernel: Float[Tensor, " distance"]
 
     def __init__(
         self,
@@ -226,6 +231,13 @@ class Plan:
         match, other, least = self.margins()
         lost = math.log(2 / (1 - MASS))
         return (2 * lost + math.log(self.length)) / (least * (match - other))
+
+    def needed(self) -> float | None:
+        """The sharpness that keeps the promise in both layers; None if it were too much."""
+        first = sharpness_to_look_back(self.kernel, MASS, MOST_SHARP)
+        if first is None or self.sharpness_to_match() > MOST_SHARP:
+            return None
+        return float(math.ceil(max(first, self.sharpness_to_match())))
 
     def rest(self, sharpness: float) -> float:
         """The score of BOS, in units of the sharpness, that promises as much with as without."""

@@ -79,7 +79,7 @@ def looking_back(
 
 
 def steps_for(
-    kernel: Float[Tensor, " distance"], blur: float, sharpness: float
+    kernel: Float[Tensor, " distance"], blur: float | int, sharpness: float
 ) -> tuple[float, float]:
     """How much of each step makes the share `blur` of the attention go elsewhere than one back.
 

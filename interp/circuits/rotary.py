@@ -19,12 +19,10 @@ size, so the turn by a changes a plane's part of a product by 2 / N (1 - cos a +
 Llama has no biases: what is constant comes from `one`, in every token's embedding.
 """
 
-import math
-
 import torch
 
-from interp.circuits.built import MASS, MOST_SHARP, Built, Heads, Parts, Plan, side_by_side, stacked
-from interp.circuits.codes import sharpness_to_look_back, steps_apart, steps_for
+from interp.circuits.built import Built, Heads, Parts, Plan, side_by_side, stacked
+from interp.circuits.codes import steps_apart, steps_for
 from interp.heads import Head
 
 PREVIOUS, INDUCTION = Head(0, 1), Head(1, 2)
@@ -53,11 +51,6 @@ class Rotary(Plan):
         super().__init__(bits, vocabulary, length, bos, 0.0, heads, parts, seed)
         self.frequencies, self.weights = fast, fast**0.75 / (fast**0.75).sum()
         self.kernel = steps_apart(fast, self.weights, length)
-
-    def needed(self) -> float | None:
-        """The sharpness that keeps the promise in both layers, if there is one."""
-        first = sharpness_to_look_back(self.kernel, MASS, MOST_SHARP)
-        return None if first is None else math.ceil(max(first, self.sharpness_to_match()))
 
     def build(self, sharpness: float) -> Built:
         """All weights."""
