@@ -83,9 +83,10 @@ def build_circuit(
         parts=Parts(previous, match, blur, wrong_copy),
         seed=seed,
     )
-    return assembled(
-        built, words(built.settings["vocab_size"], built.bos), f"hand-built-{positions}"
-    )
+    from interp.models import assembled
+
+    texts = words(built.settings["vocab_size"], built.bos)
+    return assembled(built, texts, f"hand-built-{positions}")
 
 
 def weights_of(
