@@ -45,7 +45,7 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
 
 
 def _summary(scan: HeadScan) -> Table:
-    table = _table("label", ">heads", ">also")
+    table = plain_table("label", ">heads", ">also")
     counts = scan.summary()
     for label in dict.fromkeys([*WORDS, *counts]):
         having = sum(label in labels for labels in scan.frame["labels"])
@@ -55,7 +55,7 @@ def _summary(scan: HeadScan) -> Table:
 
 
 def _strongest(scan: HeadScan, top: int) -> Table:
-    table = _table(
+    table = plain_table(
         "label", "head", ">score", ">95 %", ">chance", ">null", ">on text", ">effect", "also"
     )
     kinds = {label: kind for kind, label in LABELS.items()} | {ANTI_INDUCTION: "induction"}
@@ -78,7 +78,7 @@ def _strongest(scan: HeadScan, top: int) -> Table:
 
 
 def _highest(scan: HeadScan) -> Table:
-    table = _table("kind", "head", ">score", ">chance")
+    table = plain_table("kind", "head", ">score", ">chance")
     for kind, label in LABELS.items():
         rows = scan.frame.sort_values(kind, ascending=False).head(1).to_dict("records")
         for row in rows:
@@ -114,7 +114,8 @@ def _notes(scan: HeadScan) -> Iterator[str]:
     yield "sink is scored before the first repeat, the other kinds after it"
 
 
-def _table(*columns: str) -> Table:
+def plain_table(*columns: str) -> Table:
+    """An empty table; a column whose name begins with > stands to the right."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
         right = column.startswith(">")

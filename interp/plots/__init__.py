@@ -5,17 +5,23 @@ own, which the caller's do not reach. Every scale is fixed to [0, 1], so that an
 can be compared. Layers, heads and positions count from 0.
 """
 
+from interp.plots.circuits import circuit_diagram, circuit_patterns, comparison_figures
 from interp.plots.curves import accuracy_curve, cost_curves, distance_curves, sensitivity_chart
 from interp.plots.mosaic import score_mosaic
 from interp.plots.patterns import pattern_page
 from interp.plots.style import save_figure
 from interp.plots.texts import visible
+from interp.plots.training import phase_change
 
 __all__ = [
     "accuracy_curve",
+    "circuit_diagram",
+    "circuit_patterns",
+    "comparison_figures",
     "cost_curves",
     "distance_curves",
     "pattern_page",
+    "phase_change",
     "save_figure",
     "score_mosaic",
     "sensitivity_chart",

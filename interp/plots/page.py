@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -51,12 +51,16 @@ class Page:
 
     def foot(self, label: str, legend: list[Patch]) -> None:
         """The one colour bar, and what the other colours mean."""
-        bar = self.panel(0.5, self.body - 0.52, 2.6, 0.1)
-        colours = ScalarMappable(Normalize(0, 1), COLOURS)
-        self.figure.colorbar(colours, bar, orientation="horizontal", ticks=[0, 0.5, 1], label=label)
-        bar.tick_params(length=2, width=0.5, pad=2)
+        self.bar(0.5, label, COLOURS, 0, 1)
         corner = self.at(3.4, self.body - 0.62)
         self.figure.legend(handles=legend, loc="upper left", bbox_to_anchor=corner, ncols=2)
+
+    def bar(self, left: float, label: str, colours: Colormap, low: float, high: float) -> None:
+        """A colour bar at the foot of the body."""
+        bar = self.panel(left, self.body - 0.52, 2.6, 0.1)
+        scale, ticks = ScalarMappable(Normalize(low, high), colours), [low, (low + high) / 2, high]
+        self.figure.colorbar(scale, bar, orientation="horizontal", ticks=ticks, label=label)
+        bar.tick_params(length=2, width=0.5, pad=2)
 
 
 def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:

@@ -40,6 +40,8 @@ GREY = "#e0e0e0"
 # From light to dark: it reads without colour, and on paper. Where there is no value it is
 # transparent, but grey: transparent black leaves a dark seam in PDF viewers.
 COLOURS = matplotlib.colormaps["Blues"].with_extremes(bad=to_rgba(GREY, 0))
+# From less (purple) over none (white) to more (orange), apart for every kind of colour vision.
+DIFFERENCES = matplotlib.colormaps["PuOr_r"].with_extremes(bad=to_rgba(GREY, 0))
 QUIET = "#555555"
 HATCH: dict[str, Any] = {"facecolor": GREY, "edgecolor": "#999999", "hatch": "//////"}
 _SETTINGS = threading.RLock()

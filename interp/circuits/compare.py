@@ -1,0 +1,383 @@
+"""One ruler for circuits built by hand, learned, and found in a real model.
+
+Each circuit is an earlier head, which looks at the previous token, and an induction head, which
+finds the place after an earlier copy by what the earlier head wrote there. They are measured by
+what they attend to, by what their weights say, by what the model loses without the earlier one,
+and by what reaches the induction head's keys (`interp.paths`).
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.ablation import ablated, logits, losses
+from interp.direct import Readout
+from interp.edges import Edge
+from interp.errors import InputError
+from interp.files import staged
+from interp.folded import composition, embedding, head_weights, token_sample
+from interp.heads import Head
+from interp.hooks import attention_patterns, run
+from interp.mass import Attention
+from interp.models import Model, load_model
+from interp.paths import path_effects
+from interp.scan import LENGTH, scan_heads
+from interp.scores import Thresholds, ask, score_layer
+from interp.stream import stream, streams
+from interp.table import EFFECT, HeadScan
+from interp.tokens import Probe, repeated
+from interp.weights import ov_copy, qk_match
+
+SCHEMA_VERSION = 1
+
+SHOWN = 33
+"""Tokens of the row that is drawn: BOS and two copies of sixteen."""
+
+MEASURES = {
+    "previous_token": "earlier head: attention on the previous token",
+    "induction": "induction head: attention on its targets",
+    "rest": "induction head: attention on its sink, nothing to find",
+    "effect": "induction head: effect on the right token's logit",
+    "K_composition": "K-composition of the two",
+    "Q_composition": "Q-composition",
+    "V_composition": "V-composition",
+    "composition_floor": "what chance gives each",
+    "K_z": "K-composition, deviations above chance",
+    "Q_z": "Q-composition, deviations above chance",
+    "V_z": "V-composition, deviations above chance",
+    "K_rank": "rank of the earlier head by K-composition",
+    "qk_match": "tokens that the pair matches with themselves",
+    "ov_copy": "tokens that the induction head copies",
+    "loss_chance": "loss of a guess among all tokens (nats)",
+    "loss_first_copy": "loss on the first copy (nats)",
+    "loss_second_copy": "loss on the second copy (nats)",
+    "accuracy_second_copy": "right next tokens on the second copy",
+    "induction_least": "induction, least over periods",
+    "loss_most": "loss on the second copy, most over periods (nats)",
+    "induction_without": "induction without the earlier head",
+    "loss_without": "loss on the second copy without it (nats)",
+    "induction_without_in_K": "induction without it in the keys alone",
+    "induction_without_in_Q": "induction without it in the queries alone",
+    "effect_without_in_K": "effect without it in the keys alone",
+    "effect_without_in_Q": "effect without it in the queries alone",
+    "effect_without_in_V": "effect without it in the values alone",
+}
+"""What is measured of each circuit, in the order of the table."""
+
+
+@dataclass(frozen=True, eq=False)
+class Circuit:
+    """One column of the comparison.
+
+    Attributes:
+        model: Its name.
+        heads: The pair that is measured, by role: the induction head with the highest score, and
+            the earlier head whose removal from its keys costs that score most.
+        measures: By name (see `MEASURES`); what could not be measured is absent.
+        left_out: Why, by measure.
+        by_period: For rows of one period each: `period`, `induction`, `loss` (nats).
+        found: Scores of all induction heads and previous-token heads, by label.
+        edges: How every earlier head reaches every induction head (`interp.paths`).
+        patterns: Attention of the pair on one row of `SHOWN` tokens, by role.
+    """
+
+    model: str
+    heads: dict[str, Head] = field(default_factory=dict)
+    measures: dict[str, int | float] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    by_period: list[dict[str, int | float]] = field(default_factory=list)
+    found: dict[str, dict[str, float]] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    patterns: dict[str, Float[Tensor, "query key"]] = field(default_factory=dict)
+
+    def lacking(self, names: Iterable[str], why: str) -> "Circuit":
+        """Note why those of `names` that have not been measured are left out."""
+        for name in names:
+            if name not in self.measures:
+                self.left_out.setdefault(name, why)
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written, measures on top."""
+        return {
+            "model": self.model,
+            "heads": {role: str(head) for role, head in self.heads.items()},
+            **self.measures,
+            "left_out": self.left_out,
+            "by_period": self.by_period,
+            "induction_heads": self.found.get("induction", {}),
+            "previous_token_heads": self.found.get("previous token", {}),
+            "edges": [edge.record() for edge in self.edges],
+            "patterns": {
+                role: [[round(value, 4) for value in row] for row in pattern.tolist()]
+                for role, pattern in self.patterns.items()
+            },
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Circuits side by side.
+
+    Attributes:
+        circuits: By column, in order; the last one is the model that was asked about.
+        made_by: Seed, rows and versions.
+    """
+
+    circuits: dict[str, Circuit]
+    made_by: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written: `edges` are those of the last circuit."""
+        circuits = {name: circuit.to_json() for name, circuit in self.circuits.items()}
+        *_, last = circuits.values()
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "made_by": self.made_by,
+            "measures": MEASURES,
+            "circuits": circuits,
+            "edges": last.pop("edges"),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.json` file, whole or not at all.
+
+        Raises:
+            InputError: If the name ends otherwise, or the folder cannot be written to.
+        """
+        path = Path(path)
+        if path.suffix != ".json":
+            raise InputError(f"path must end in .json, got {path.name}")
+        with staged(path.parent) as scratch:
+            text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+            (scratch / path.name).write_text(text + "\n", encoding="utf-8")
+
+
+def compare_circuits(
+    models: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    rows: int = 8,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Measure the induction circuit of each model with the same ruler.
+
+    Args:
+        models: By the name of their column: `Model`s, or anything that `load_model` takes.
+        seed: Of the random tokens, which each model has from its own vocabulary.
+        rows: Rows of random tokens for each measure, at least 2.
+        progress: Called with what is done now.
+
+    Raises:
+        InputError: If there are no models, or one cannot be loaded, or has no room to repeat
+            anything. What a model does not allow is left out of its column, with the reason.
+    """
+    if not models:
+        raise InputError("models must name at least one, got none")
+    if rows < 2:
+        raise InputError(f"rows must be at least 2, got {rows}")
+    opened = {name: load_model(model) for name, model in models.items()}
+    circuits = {}
+    for name, model in opened.items():
+
+        def told(what: str, name: str = name) -> None:
+            if progress is not None:
+                progress(f"{name}: {what}")
+
+        circuits[name] = measure_circuit(model, seed=seed, rows=rows, progress=told)
+    made_by = {
+        "seed": seed,
+        "rows": rows,
+        "models": {
+            name: {"model": model.name, "revision": model.revision, "dtype": model.dtype_name}
+            for name, model in opened.items()
+        },
+        "versions": {
+            name: version(name) for name in ("interp", "torch", "transformers", "transformer-lens")
+        },
+    }
+    return Comparison(circuits, made_by)
+
+
+def measure_circuit(
+    model: Model,
+    *,
+    seed: int,
+    rows: int,
+    progress: Callable[[str], None] = lambda what: None,
+) -> Circuit:
+    """Measure the induction circuit of one model; see `compare_circuits`."""
+    progress("scanning")
+    scan = scan_heads(model, rows=rows, seed=seed)
+    probe = _repeated(model, rows, seed)
+    found = {label: _scores(scan, label) for label in ("induction", "previous token")}
+    circuit = Circuit(model.name, found=found)
+    measures = circuit.measures
+    measures["loss_chance"] = math.log(len(model.vocabulary))
+    measures |= _losses(model, probe)
+    targets = scan.heads("induction")
+    if not targets:
+        best = scan.frame["induction"].max()
+        why = f"no head is labelled induction, the highest score is {best:.2f}"
+        return circuit.lacking(MEASURES, why)
+
+    head = circuit.heads["induction"] = targets[0]
+    measures |= {
+        "induction": _cell(scan, head, "induction"),
+        "rest": _cell(scan, head, "sink"),
+    }
+    if EFFECT in scan.frame:
+        measures["effect"] = _cell(scan, head, EFFECT)
+    progress("running one period at a time")
+    circuit.by_period.extend(_by_period(model, head, rows, seed))
+    measures["induction_least"] = min(row["induction"] for row in circuit.by_period)
+    measures["loss_most"] = max(row["loss"] for row in circuit.by_period)
+
+    progress("taking earlier heads out of queries, keys and values")
+    try:
+        edges = path_effects(model, targets, rows=rows, seed=seed)
+        circuit.edges.extend(edges.edges)
+        feeder = edges.strongest(head, "K")[0].source
+    except InputError as error:
+        circuit.lacking(_BY_PATHS, str(error))
+        feeder = _best_before(scan, head)
+    if feeder is None:
+        return circuit.lacking(MEASURES, f"no head comes before {head}")
+    circuit.heads["previous_token"] = feeder
+    measures["previous_token"] = _cell(scan, feeder, "previous_token")
+    for edge in circuit.edges:
+        if (edge.source, edge.to) == (feeder, head):
+            measures[f"effect_without_in_{edge.path}"] = edge.effect_after
+            if edge.path != "V":  # Values do not change where a head looks.
+                measures[f"induction_without_in_{edge.path}"] = edge.stripe_after
+    with ablated(model, [feeder]):
+        measures["induction_without"] = _stripe(model, probe, head)
+        measures["loss_without"] = _losses(model, probe)["loss_second_copy"]
+
+    progress("reading weights")
+    try:
+        measures |= _by_weights(model, feeder, head)
+    except InputError as error:
+        circuit.lacking(_BY_WEIGHTS, str(error))
+    circuit.patterns.update(_patterns(model, circuit.heads, seed))
+    return circuit
+
+
+_BY_PATHS = [name for name in MEASURES if "_without_in_" in name]
+_BY_WEIGHTS = [name for name in MEASURES if "composition" in name or name[2:] in ("z", "rank")]
+_BY_WEIGHTS += ["qk_match", "ov_copy"]
+
+
+def _repeated(model: Model, rows: int, seed: int, **options: int) -> Probe:
+    length = options.pop("length", min(LENGTH, model.n_ctx))
+    return repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed, **options)
+
+
+def _losses(model: Model, probe: Probe) -> dict[str, float]:
+    """Losses in nats, and how often the most likely next token is right."""
+    found = losses(model, probe)
+    right = logits(model, probe.tokens)[:, :-1].argmax(-1).cpu() == probe.tokens[:, 1:]
+    again = probe.parts["repeated"]
+    predictable = again[:, :-1] & again[:, 1:]
+    return {
+        "loss_first_copy": float(found["first_copy"].mean()),
+        "loss_second_copy": float(found["second_copy"].mean()),
+        "accuracy_second_copy": float(right[predictable].double().mean()),
+    }
+
+
+def _by_period(model: Model, head: Head, rows: int, seed: int) -> list[dict[str, int | float]]:
+    """Rows of one period each: an eighth, a quarter, three eighths and half of a row."""
+    body = min(LENGTH, model.n_ctx) - (model.bos is not None)
+    made = []
+    for period in sorted({max(4, body * eighths // 8) for eighths in (1, 2, 3, 4)}):
+        probe = _repeated(model, rows, seed, period=period)
+        loss = float(losses(model, probe)["second_copy"].mean())
+        made.append({"period": period, "induction": _stripe(model, probe, head), "loss": loss})
+    return made
+
+
+def _stripe(model: Model, probe: Probe, head: Head) -> float:
+    """A head's induction score on a probe, by the model as it is now."""
+    asked = ask(
+        probe.tokens.to(model.device),
+        counted=probe.parts["repeated"].to(model.device),
+        special=model.special,
+        window=model.windows[head.layer],
+        thresholds=Thresholds(),
+        kinds=["induction"],
+        statistics=False,
+    )
+    found = []
+
+    def look(layer: int, attention: Attention | Tensor) -> None:
+        if layer == head.layer:
+            tally = score_layer(attention, asked, Thresholds()).tallies["induction"]
+            found.append(float(tally.mean[head.head]))
+
+    if streams(model):
+        stream(model, probe.tokens, look)
+    else:
+        run(model, probe.tokens, look, layers=[head.layer])
+    return found[0]
+
+
+def _by_weights(model: Model, feeder: Head, head: Head) -> dict[str, int | float]:
+    composed = composition(model)
+    pair = (*feeder, *head)
+    measures = {"composition_floor": composed.floor}
+    for kind in ("K", "Q", "V"):
+        measures[f"{kind}_composition"] = float(composed.scores(kind)[pair])
+        measures[f"{kind}_z"] = float(composed.z[kind][pair])
+    measures["K_rank"] = int(composed.rank("K")[pair])
+    weights = head_weights(model, [feeder.layer, head.layer])
+    ids = token_sample(model)
+    read = embedding(model, ids)
+    writer, reader = weights[feeder.layer], weights[head.layer]
+    measures["qk_match"] = qk_match(read, writer, feeder.head, reader, head.head)
+    readout = Readout(model)
+    W_U = readout.norm.fold(readout.W_U)
+    measures["ov_copy"] = ov_copy(read, reader, head.head, W_U, ids)
+    return measures
+
+
+def _patterns(
+    model: Model, heads: Mapping[str, Head], seed: int
+) -> dict[str, Float[Tensor, "query key"]]:
+    """Attention of both heads on BOS and two copies of sixteen tokens."""
+    period = (SHOWN - 1) // 2
+    length = SHOWN - (model.bos is None)
+    if model.n_ctx < length or len(model.vocabulary) < period:
+        return {}
+    probe = _repeated(model, 1, seed, length=length, period=period)
+    patterns = attention_patterns(model, probe.tokens, sorted({h.layer for h in heads.values()}))
+    return {
+        role: patterns[patterns.layers.index(head.layer), 0, head.head]
+        for role, head in heads.items()
+    }
+
+
+def _scores(scan: HeadScan, label: str) -> dict[str, float]:
+    """The heads that carry the label, the strongest first, with their scores."""
+    return {str(head): _cell(scan, head, label.replace(" ", "_")) for head in scan.heads(label)}
+
+
+def _best_before(scan: HeadScan, head: Head) -> Head | None:
+    """The head with the highest previous-token score in the layers before `head`."""
+    earlier = scan.frame.loc[scan.frame["layer"] < head.layer].dropna(subset=["previous_token"])
+    if earlier.empty:
+        return None
+    best = earlier.sort_values(by="previous_token", ascending=False)["name"].iloc[0]
+    return Head.parse(best)
+
+
+def _cell(scan: HeadScan, head: Head, column: str) -> float:
+    return float(scan.frame.loc[scan.frame["name"] == str(head), column].iloc[0])
