@@ -9,17 +9,16 @@ The worked example is three words, each a query, a key and a value:
 What attention costs is in `interp.costs`.
 """
 
-import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import e, exp, sqrt
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from interp.attention import attention, attention_scores, causal_mask, softmax
+from interp.designed import EXAMPLE, NAMES, REST, WORD, designed_layer, embed, mixed_pattern
 from interp.multihead import Cache, Weights, cached_attention, multi_head_attention
+from interp.records import Record
 from interp.tiles import tiled_attention
 
 WORDS = ("나는", "학교에", "간다")
@@ -34,45 +33,6 @@ SAME = 1e-6
 
 PAIRS = 16_384
 """Pairs of random vectors whose products are spread out: 1 % of error or less."""
-
-Number = float | int
-Numbers = Number | Sequence["Numbers"]
-
-
-@dataclass(frozen=True)
-class Record:
-    """One number, or one row of numbers, measured and expected.
-
-    Attributes:
-        table: The table that it is a line of.
-        name: What was measured; no two records share it.
-        expected: What the explanation says.
-        measured: The same by this package, now.
-        tolerance: How far they may be apart, in the same unit: rounding, the order of sums, five
-            standard errors where there is luck, orders of magnitude where there is time.
-        unit: What is counted, `1` for a pure number.
-        note: What else a reader may want to know.
-    """
-
-    table: str
-    name: str
-    expected: Any
-    measured: Any
-    tolerance: float
-    unit: str = "1"
-    note: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether every measured number is within `tolerance` of the expected one."""
-        expected = torch.as_tensor(self.expected, dtype=torch.float64)
-        measured = torch.as_tensor(self.measured, dtype=torch.float64)
-        apart = (measured - expected).abs()
-        return measured.shape == expected.shape and bool((apart <= self.tolerance).all())
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as a dictionary of plain values, `ok` among them."""
-        return {**vars(self), "ok": self.ok}
 
 
 def numbers(seed: int) -> Iterator[Record]:
@@ -89,6 +49,7 @@ def numbers(seed: int) -> Iterator[Record]:
     yield from causal_example()
     yield from many_heads(generator)
     yield from other_ways(generator)
+    yield from switches()
 
 
 def worked_example() -> Iterator[Record]:
@@ -279,23 +240,45 @@ def other_ways(generator: Generator) -> Iterator[Record]:
     )
 
 
-def lines(records: Sequence[Record]) -> Iterator[str]:
-    """The records as tables for people, one after the other, and how many are right."""
-    for table in dict.fromkeys(record.table for record in records):
-        group = [record for record in records if record.table == table]
-        notes = {record.note for record in group}
-        heads = [table, "expected", "measured", "within"]
-        cells = [_cells(record) for record in group]
-        widths = [max(map(_width, column)) for column in zip(heads, *cells, strict=True)]
-        yield _line(heads, widths)
-        for record, line in zip(group, cells, strict=True):
-            end = f"  ({record.note})" if record.note and len(notes) > 1 else ""
-            yield _line(line, widths) + ("  ok" if record.ok else "  NOT OK") + end
-        if len(notes) == 1:
-            yield from (note for note in notes if note)
-        yield ""
-    right = sum(record.ok for record in records)
-    yield f"{right} of {len(records)} numbers are as expected"
+def switches() -> Iterator[Record]:
+    """Designed heads mixed by switches: mixing patterns is mixing outputs, if V is one for all.
+
+    The previous-token head brings the word before, or nothing, and the sink head the other way
+    round: the mixed pattern cannot tell, the output can. Only for these two are the switches on.
+    """
+    table = "heads mixed by switches"
+    gates = torch.tensor([0.5, 0.2, 1.0, -0.3], dtype=torch.float64)
+    x, mask = embed(EXAMPLE)[None], causal_mask(len(EXAMPLE.words))
+    layer = designed_layer(EXAMPLE, window=4, gates=gates)
+    done = multi_head_attention(x, layer, mask=mask)
+    mixed = mixed_pattern(done.pattern[0], gates) @ x[0, :, WORD:]
+    yield Record(
+        table,
+        "one V: largest difference of mixed outputs and the mixed pattern's output",
+        0,
+        _apart(mixed, done.out[0]),
+        SAME,
+        note=f"switches {', '.join(f'{gate:g}' for gate in gates.tolist())}",
+    )
+    pair = torch.tensor([float(name in ("previous token", "sink")) for name in NAMES])
+    words = torch.eye(x.shape[-1], dtype=torch.float64)[:, WORD:]
+    outs, patterns = [], []
+    for bringing in ("previous token", "sink"):
+        W_V = torch.stack([words * (name == bringing) for name in NAMES])
+        layer = designed_layer(EXAMPLE, window=4, gates=pair, W_V=W_V)
+        done = multi_head_attention(x, layer, mask=mask)
+        outs.append(done.out)
+        patterns.append(mixed_pattern(done.pattern[0], pair))
+    swapped = "two V, swapped between previous token and sink: largest change of the"
+    yield Record(table, f"{swapped} mixed pattern", 0, _apart(*patterns), 0.0)
+    yield Record(
+        table,
+        f"{swapped} output",
+        1,
+        _apart(*outs),
+        2 * REST,
+        note="so no mixed pattern says what comes out",
+    )
 
 
 def _gradient_norm(scores: Sequence[float]) -> float:
@@ -307,29 +290,3 @@ def _gradient_norm(scores: Sequence[float]) -> float:
 
 def _apart(ours: Tensor, theirs: Tensor) -> float:
     return (ours - theirs).abs().max().item()
-
-
-def _cells(record: Record) -> list[str]:
-    within = f"{record.tolerance:.2g}" + (f" {record.unit}" if record.unit != "1" else "")
-    return [record.name, _text(record.expected), _text(record.measured), within]
-
-
-def _text(value: Numbers) -> str:
-    if isinstance(value, Sequence):
-        return " ".join(_text(part) for part in value)
-    if isinstance(value, int) or value.is_integer():
-        return f"{int(value):,}"
-    return f"{value:.4g}" if abs(value) < 0.001 or abs(value) >= 1000 else f"{value:.4f}"
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = (
-        cell + " " * (width - _width(cell)) if i == 0 else " " * (width - _width(cell)) + cell
-        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join([first, *others])
-
-
-def _width(text: str) -> int:
-    """Columns in a terminal: letters of Korean take two."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -24,17 +24,17 @@ def main(
     Exit code: 0 when every number is as expected, 1 when one is not (the file is there all
     the same), 2 for a mistake in the call.
     """
-    from interp import costs, files, numbers
+    from interp import costs, files, numbers, records
 
     with files.staged(out) as scratch:
         with command.progress("measuring"):
-            records = [*numbers.numbers(seed), *costs.costs(seed)]
+            measured = [*numbers.numbers(seed), *costs.costs(seed)]
         text = json.dumps(
-            [record.to_json() for record in records], indent=1, ensure_ascii=False, allow_nan=False
+            [record.to_json() for record in measured], indent=1, ensure_ascii=False, allow_nan=False
         )
         (scratch / "attention_numbers.json").write_text(text + "\n", encoding="utf-8")
-    command.show(*numbers.lines(records), f"wrote attention_numbers.json to {out}")
-    if not all(record.ok for record in records):
+    command.show(*records.lines(measured), f"wrote attention_numbers.json to {out}")
+    if not all(record.ok for record in measured):
         raise typer.Exit(1)
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from interp.costs import cache_size, loop_products, operations, reach, score_memory
-from interp.numbers import Record, lines, numbers
+from interp.numbers import numbers
+from interp.records import Record, lines
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "attention_numbers.py"
 
