@@ -117,6 +117,21 @@ def test_lines_stand_under_each_other_and_tell_what_is_off():
     ]
 
 
+def test_a_number_that_is_off_is_told_by_the_exit_code_and_saved_all_the_same(tmp_path):
+    code = (
+        "import runpy, sys, interp.numbers as numbers\n"
+        "numbers.V = ((9.0, 0.0), (0.0, 10.0), (5.0, 5.0))\n"
+        "script, sys.argv = sys.argv[1], sys.argv[1:]\n"
+        "runpy.run_path(script, run_name='__main__')\n"
+    )
+    arguments = [sys.executable, "-c", code, str(SCRIPT), "--out", str(tmp_path)]
+    failed = subprocess.run(arguments, capture_output=True, encoding="utf-8", check=False)
+    assert failed.returncode == 1, failed.stderr
+    saved = json.loads((tmp_path / "attention_numbers.json").read_text(encoding="utf-8"))
+    assert {"output of 나는", "output of 간다"} & {r["name"] for r in saved if not r["ok"]}
+    assert failed.stdout.count("NOT OK") == sum(not record["ok"] for record in saved) > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"), [(["--seed", "-1"], "--seed"), (["--out", "file/below"], "folder must")]
 )
