@@ -103,7 +103,7 @@ def tiled_attention(
     for start in range(0, queries, tile):
         given = grouped[:, :, :, start : start + tile], k, v, sinks, keys - queries + start
         parts.append(
-            checkpoint(_rows, *given, use_reentrant=False, **options)
+            checkpoint(_rows, *given, use_reentrant=False, preserve_rng_state=False, **options)
             if torch.is_grad_enabled()
             else _rows(*given, **options)
         )
