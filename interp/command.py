@@ -29,6 +29,8 @@ Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of all that is ra
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 
+NOTHING = "interrupted: nothing was written"
+
 CONSOLE = Console(file=sys.stderr, highlight=False)
 """For progress and errors; results go to standard output."""
 
@@ -61,8 +63,8 @@ def run(main: Callable[..., None]) -> None:
             # An argument is an option here, which is written with two dashes.
             is_option = told.split(" ")[0] in signature(main).parameters
             _leave_with_error(f"--{told}" if is_option else told)
-        except KeyboardInterrupt:
-            CONSOLE.print("interrupted: nothing was written")
+        except KeyboardInterrupt as interrupt:
+            CONSOLE.print(f"interrupted: {interrupt}" if interrupt.args else NOTHING)
             raise typer.Exit(130) from None
 
     app()

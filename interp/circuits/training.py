@@ -1,18 +1,19 @@
 """A two-layer model of attention alone, trained on rows that repeat: how induction comes about.
 
-What a model learns depends on what else would do. Rows are made so that only induction does:
+What a model learns depends on what else would do, so rows are made in a certain way:
 
 - Each row has *a period of its own*. With one period for all, it is enough to look as far back
   as the period says, whatever the tokens (`fixed`, a control; Kawata et al. 2025,
   arXiv 2512.18634).
-- Each row starts to repeat at *a place of its own*, some way behind its first period:
+- Most rows repeat themselves from their first token on, again and again: nearly every next
+  token is there to be looked up, which is what makes the circuit form soon. But whatever is
+  looked up is then near the beginning, and a head that looks one token back has no reason to do
+  so later. So some rows start *late*: they go on with new tokens for a while, and repeat the last
+  few of them at least once.
 
-      BOS a b c d e f g  d e f g  d e ...      start 7, period 4
+      BOS a b c d  a b c d  a b c d ...          period 4, start 4
+      BOS a b c d e f g h i  g h i  g ...        period 3, start 9: late
 
-  If it repeated itself from its first token on, the next token would always be the one that has
-  been out of sight for longest, and a model can learn that from how recent each token is, without
-  looking anything up. Here a, b and c are older still, and do not come again. It also makes
-  every place a source: a head that looks one token back has to do so at all of them.
 - Rows that never repeat (`none`, the other control) give no head anything to look up.
 
 Everything is drawn from generators of its own, so a run is its `Recipe`, and a run that goes on
@@ -49,11 +50,11 @@ class Recipe:
         period: How rows repeat.
         seed: Of the first weights and of the rows.
         vocabulary: Ordinary tokens, ids 1 to this.
-        length: Tokens in a row, BOS included.
+        length: Tokens in a row, BOS included; the model's context.
         least: The shortest period, in tokens.
-        most: The longest; a longer one is never seen in training.
+        most: The longest, at most half of a row.
         only: The one period where it is fixed.
-        late: Share of the rows that start to repeat at a place of their own.
+        late: Share of the rows that start late.
         rows: In a step.
         width: Of the residual stream.
         heads: In each of the two layers.
@@ -66,7 +67,7 @@ class Recipe:
     seed: int = 0
     vocabulary: int = 128
     length: int = 65
-    least: int = 4
+    least: int = 8
     most: int = 32
     only: int = 20
     late: float = 0.25
@@ -84,8 +85,8 @@ class Recipe:
         whole("length", self.length, least=18)
         whole("vocabulary", self.vocabulary, least=self.length - 1)
         whole("least", self.least, least=2)
-        whole("most", self.most, least=self.least, most=self.length - 4)
-        whole("only", self.only, least=2, most=self.length - 4)
+        whole("most", self.most, least=self.least, most=(self.length - 1) // 2)
+        whole("only", self.only, least=2, most=(self.length - 1) // 2)
         whole("rows", self.rows, least=1)
         if not 0 <= self.late <= 1:
             raise InputError(f"late must be in [0, 1], got {self.late}")
@@ -104,22 +105,31 @@ def draw_rows(recipe: Recipe, number: int, luck: Generator) -> Probe:
     """Rows as the recipe says: BOS, tokens that differ, and from some place on the last few again.
 
     Of a row's tokens t, the one at place i, BOS not counted, is new before the start s, and
-    `t[i - d]` from there on, where d is the period. All are drawn evenly: d from the recipe's
-    range; whether the row starts late; and s, which is d if not, and else from d to four tokens
-    before the end. The queries before the start are the part `random`, all later ones the part
-    `repeated`; `periods` is empty where nothing repeats.
+    `t[i - d]` from there on, where d is the period. In a late row s is drawn first, then d from
+    the periods that fit twice: before s and behind it. In the others s is d. All draws are even.
+    The queries before the start are the part `random`, all later ones the part `repeated`;
+    `periods` is empty where nothing repeats.
     """
+
+    def between(
+        least: int, most: int | Int[Tensor, "row 1"], share: Float[Tensor, "row 1"]
+    ) -> Int[Tensor, "row 1"]:
+        return least + (share * (most - least + 1)).long()
+
     body = recipe.length - 1
     place = torch.arange(body)
     # The order of random numbers: new tokens without replacement, for all rows at once.
     new = torch.rand(number, recipe.vocabulary, generator=luck).argsort(-1)[:, :body] + 1
+    # Three numbers a row, used or not, so that the controls are drawn alike.
+    is_late, where, how_long = torch.rand(3, number, 1, generator=luck)
+    late = is_late < recipe.late
+    start = between(recipe.least, body - recipe.least, where)
+    longest = torch.where(late, torch.minimum(start, body - start), body).clamp(max=recipe.most)
+    period = between(recipe.least, longest, how_long)
     if recipe.period == "fixed":
-        period = torch.full((number, 1), recipe.only)
-    else:
-        period = torch.randint(recipe.least, recipe.most + 1, (number, 1), generator=luck)
-    share, late = torch.rand(2, number, 1, generator=luck)
-    room = torch.where(late < recipe.late, body - 4 - period + 1, 1)
-    start = period + (share * room).long()
+        period = torch.full_like(period, recipe.only)
+        start = between(recipe.only, body - recipe.only, where)
+    start = torch.where(late, start, period)
     if recipe.period == "none":
         start = torch.full_like(start, body)
     source = start - period + (place - start) % period
