@@ -25,6 +25,9 @@ FAMILIES = {
 }
 LENGTH, ROWS = 40, 2
 
+SIZE = 0.15
+"""A previous-token head is a part of the size of x: without it the norm's scale is another."""
+
 NAMES = {
     "gpt2": ("transformer.h", "ln_1", "attn", "c_proj", "transformer.ln_f"),
     "neox": (
@@ -157,7 +160,7 @@ def edge(found: PathEffects, source: Head, to: Head, path: str) -> Edge:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_path_is_a_pass_in_which_that_input_alone_is_overwritten(family):
     model = interp.load_model(tiny(family, **FAMILIES[family]))
-    to = Head(model.n_layers - 1, 3)
+    to = Head(model.n_layers - 1, 2)  # Of two key heads it reads the second.
     found = path_effects(model, [to], rows=ROWS, length=LENGTH)
     slow = ByHand(family, probe_of(model).tokens)
     as_it_is = slow.measured(None, to, "K")
@@ -233,7 +236,7 @@ def test_an_attention_that_reads_no_norm_is_refused():
 def test_before_is_what_the_scan_says():
     model = interp.load_model(tiny("llama"))
     scan = interp.scan_heads(model, rows=4, length=LENGTH).frame.set_index("name")
-    found = path_effects(model, ["L1H0", "L1H3"], rows=4, length=LENGTH, seed=0)
+    found = path_effects(model, ["L1H1", "L1H2"], rows=4, length=LENGTH, seed=0)
     for one in found.edges:
         row = scan.loc[str(one.to)]
         assert one.stripe_before == pytest.approx(row["induction"], abs=1e-6)
@@ -322,7 +325,7 @@ def test_windows_and_learned_sinks_are_the_models_own(family):
     changes = {"sliding_window": 30, "layer_types": ["sliding_attention"] * 2}
     model = interp.load_model(tiny(family, **changes))
     scan = interp.scan_heads(model, rows=ROWS, length=LENGTH).frame.set_index("name")
-    found = path_effects(model, ["L1H0", "L1H3"], rows=ROWS, length=LENGTH)
+    found = path_effects(model, ["L1H1", "L1H2"], rows=ROWS, length=LENGTH)
     for one in found.edges:
         assert one.stripe_before == pytest.approx(scan.loc[str(one.to), "induction"], abs=1e-6)
 
@@ -391,6 +394,34 @@ def test_questions_that_have_no_answer_are_refused():
         found.strongest("L1H1")
     with pytest.raises(interp.InputError, match="measure must be one of effect, got 'stripe'"):
         found.strongest("L1H0", "V")
+
+
+@pytest.mark.parametrize("positions", ["absolute", "rotary"])
+def test_in_the_hand_built_circuits_the_keys_alone_matter_and_one_head_in_them(positions):
+    model = interp.build_circuit(positions, 100, 64)
+    if positions == "absolute":
+        previous, induction = Head(0, 3), Head(1, 5)
+    else:
+        previous, induction = Head(0, 1), Head(1, 2)
+    found = path_effects(model, [induction], rows=3)
+    for one in found.edges:
+        assert one.stripe_before > 0.99
+        if (one.source, one.path) == (previous, "K"):
+            assert one.stripe_after < 0.01
+            assert abs(one.effect_after) < 0.01 * one.effect_before
+        else:
+            assert one.change() == pytest.approx(0, abs=1e-3)
+            assert one.effect_after == pytest.approx(one.effect_before, rel=SIZE)
+
+
+@pytest.mark.parametrize("positions", ["absolute", "rotary"])
+def test_without_its_previous_token_head_a_circuit_has_no_edge(positions):
+    model = interp.build_circuit(positions, 100, 64, previous=False)
+    to = Head(1, 5) if positions == "absolute" else Head(1, 2)
+    found = path_effects(model, [to], rows=3)
+    assert found.edges[0].stripe_before < 0.01
+    for path in "QKV":
+        assert found.matrix(path).abs().max() < 1e-3
 
 
 @pytest.mark.real_model
