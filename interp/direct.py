@@ -23,10 +23,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.folded import Norm, values
+from interp.folded import values
 from interp.hooks import run_with
 from interp.mass import FromQK, Tally
 from interp.models import Model
+from interp.norms import Norm
 from interp.stream import stream
 from interp.targets import NONE
 from interp.weights import copying_scores

@@ -20,68 +20,12 @@ from interp.errors import InputError
 from interp.hooks import attention_layers, run_with
 from interp.mass import FromQK
 from interp.models import Model, load_model
+from interp.norms import Norm
 from interp.stream import stream, streams
 from interp.weights import HeadWeights, Rotary
 
 TRIED_ON = 12
 """Tokens on which the weights must give the model's own scores."""
-
-
-class Norm:
-    """A layer norm or RMS norm as gain, bias and scale, whatever it is called.
-
-    Attributes:
-        gain: Per dimension.
-        bias: Per dimension; 0 where there is none.
-        centred: Whether the mean is taken away first (LayerNorm; RMSNorm does not).
-    """
-
-    def __init__(self, module: Any, like: Tensor) -> None:
-        # What has mean 0 and mean square 1 a norm changes by gain and bias alone.
-        signs = torch.ones_like(like)
-        signs[1::2] = -1
-        if len(like) % 2:
-            signs[-3:] = 0.5**0.5 * torch.tensor([1.0, 1.0, -2.0])
-        with torch.no_grad():
-            up, down, even = (module(x).float() for x in (signs, -signs, torch.ones_like(like)))
-        self.module = module
-        self.gain: Float[Tensor, " d_model"] = (up - down) / 2 / signs.float()
-        self.bias: Float[Tensor, " d_model"] = (up + down) / 2
-        self.centred = bool((even - self.bias).abs().max() < 1e-2 * self.gain.abs().max())
-
-    def fold(self, W: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "*rest d_model"]:
-        """Vectors that read the norm's output, as they read its input times its scale."""
-        W = W * self.gain
-        return W - W.mean(-1, keepdim=True) if self.centred else W
-
-    def fold_written(self, W: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "*rest d_model"]:
-        """Vectors that are written through the norm, but for its scale and bias."""
-        return (W - W.mean(-1, keepdim=True) if self.centred else W) * self.gain
-
-    def scale(
-        self, x: Float[Tensor, "batch pos d_model"], y: Float[Tensor, "batch pos d_model"]
-    ) -> Float[Tensor, "batch pos"]:
-        """What each position of the input `x` was divided by to give `y`.
-
-        Raises:
-            InputError: If the module turns out to be no such norm.
-        """
-        x = x - x.mean(-1, keepdim=True) if self.centred else x
-        whole = x * self.gain
-        parallel = (whole * (y - self.bias)).sum(-1)
-        scale = whole.pow(2).sum(-1) / parallel
-        if not torch.allclose(whole / scale[..., None] + self.bias, y, rtol=1e-2, atol=1e-2):
-            raise InputError(f"the norm, a {type(self.module).__name__}, is not known")
-        return scale
-
-    def scale_of(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos"]:
-        """What the norm divides each position of `x` by.
-
-        Raises:
-            InputError: If the module turns out to be no such norm.
-        """
-        with torch.no_grad():
-            return self.scale(x.float(), self.module(x).float())
 
 
 def norm_before(model: Model, layer: int) -> Norm:
@@ -163,11 +107,18 @@ def head_weights(
 def composition(model: Any, *, distance: int = 0, fold: bool = True) -> Composition:
     """How strongly each head reads what each earlier head writes: see `interp.composition`.
 
+    Folding matters. In SmolLM2-135M-Instruct as stored, L16H0 is first of all earlier heads for
+    the keys of the induction heads L17H3, L18H7, L17H4 and L18H6 (.219, .208, .206, .202, the
+    median of the others .045). With the norms folded in it is first for those of layer 17
+    (.168, .158) and second, after L17H8, for those of layer 18 (.165 and .161 beside .180 and
+    .175): gains give other dimensions more weight than the stored matrices show. The distance
+    changes no score of these by more than .002, up to 50 tokens.
+
     Args:
         model: A `Model`, or anything that `load_model` takes.
         distance: From query back to key, in tokens, where positions are rotary.
-        fold: Whether norms are folded in, as they should be; without it the numbers are those
-            of TransformerLens and of papers that take the weights as stored.
+        fold: Whether norms are folded in, as the heads really read; without it the numbers are
+            those of TransformerLens and of papers that take the weights as stored.
 
     Raises:
         InputError: If the model has fewer than two layers of attention, or as `head_weights`.

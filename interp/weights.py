@@ -231,7 +231,8 @@ def ov_copy(
         embedding: One row a token, such as `interp.folded.embedding` gives.
         heads: Of the layer.
         head: Number of the head.
-        W_U: The unembedding, the final norm folded in.
+        W_U: The unembedding, the final norm folded in: `readout.norm.fold(readout.W_U)` of
+            an `interp.direct.Readout`.
         ids: Which token each row of `embedding` is.
         chunk: Tokens at a time; `4 * chunk * vocab` bytes are held.
 

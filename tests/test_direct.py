@@ -7,7 +7,7 @@ from tiny_models import GROUPED, SIZES, scaled, tiny
 
 import interp
 from interp import tokens
-from interp.direct import Norm, Readout, StripeEffects, logit_parts, through, value_norms
+from interp.direct import Readout, StripeEffects, logit_parts, through, value_norms
 from interp.mass import FromQK
 from interp.scores import Thresholds, ask, score_layer
 from interp.stream import stream
@@ -139,17 +139,6 @@ def test_layers_whose_window_hides_the_stripe_do_not_hide_the_sign_of_others(mon
     interp.scan_heads(tiny("mistral", layer_types=None), rows=2)
     interp.scan_heads(tiny("gptoss"), rows=2)
     assert all(size == size for size in largest)  # No NaN.
-
-
-def test_a_norm_of_odd_width_is_read_right():
-    norm = torch.nn.LayerNorm(33)
-    with torch.no_grad():
-        norm.weight.copy_(torch.linspace(0.5, 2, 33))
-        norm.bias.copy_(torch.linspace(-1, 1, 33))
-    read = Norm(norm, torch.zeros(33))
-    assert torch.allclose(read.gain, norm.weight, atol=1e-4)
-    assert torch.allclose(read.bias, norm.bias, atol=1e-4)
-    assert read.centred
 
 
 def test_the_norms_of_values_are_those_of_what_reaches_the_stream():

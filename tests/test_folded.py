@@ -7,9 +7,12 @@ from tiny_models import GROUPED, SIZES, SMALL, scaled, tiny
 
 import interp
 from interp import tokens
+from interp.composition import KINDS
+from interp.direct import Readout
 from interp.errors import InputError
-from interp.folded import Norm, composition, embedding, head_weights, norm_before, token_sample
+from interp.folded import composition, embedding, head_weights, norm_before, token_sample
 from interp.hooks import run_with
+from interp.weights import ov_copy, qk_match
 
 MORE = {
     "gptj": lambda: transformers.GPTJConfig(
@@ -139,19 +142,6 @@ def test_what_a_norm_after_the_heads_changes_is_folded_into_what_they_write():
     assert torch.allclose(folded.W_O, stored * gain, rtol=1e-4)
 
 
-def test_a_norm_read_forwards_and_backwards_is_the_same_map():
-    module = torch.nn.LayerNorm(16)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        module.weight.copy_(torch.rand(16, generator=generator) + 0.5)
-    norm = Norm(module, torch.zeros(16))
-    x, W = torch.randn(1, 5, 16, generator=generator), torch.randn(7, 16, generator=generator)
-    scale = norm.scale_of(x)[..., None]
-    with torch.no_grad():
-        assert torch.allclose(module(x) @ W.T, x / scale @ norm.fold(W).T, atol=1e-5)
-        assert torch.allclose(module(x), norm.fold_written(x) / scale, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("family", "why"),
     [
@@ -239,6 +229,15 @@ def test_composition_goes_through_grouped_heads_and_folded_norms():
         composition(tiny("llama", num_hidden_layers=1, layer_types=None))
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_of_weights_as_stored_the_scores_are_those_of_transformer_lens(family):
+    model = interp.load_model(with_norms(family))
+    found = composition(model, fold=False)
+    for kind in KINDS:
+        theirs = model.bridge.all_composition_scores(kind).scores.detach()
+        assert torch.allclose(found.scores(kind).nan_to_num(), theirs, atol=1e-5)
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma", "gemma2"])
 def test_the_embedding_is_what_the_first_layer_reads(family):
     model = interp.load_model(with_norms(family))
@@ -296,3 +295,22 @@ def test_the_head_that_feeds_the_induction_heads_comes_first_by_weights(real_mod
         assert found.rank("K")[11, 1, *later] > 1
         assert second.score < first.score
     assert found.floor == pytest.approx(0.0417, abs=1e-4)
+
+
+@pytest.mark.real_model
+def test_induction_heads_match_by_what_the_previous_token_head_wrote_and_copy(real_model):
+    """And not by what a head writes that is as strong by attention."""
+    ids = token_sample(real_model, 1024)
+    weights = head_weights(real_model, [11, 16, 17, 23])
+    effective = embedding(real_model, ids, through_mlp=True)
+
+    def match(layer: int, head: int) -> float:
+        return qk_match(effective, weights[layer], head, weights[17], 3, distance=20)
+
+    assert match(16, 0) > 0.2  # By chance 0.001.
+    assert match(11, 1) < 0.01
+    # That head moves what it finds on to later heads; one of layer 23 speaks to the output.
+    readout = Readout(real_model)
+    W_U = readout.norm.fold(readout.W_U)
+    assert ov_copy(effective, weights[23], 2, W_U, ids) > 0.1  # By chance 0.00002.
+    assert ov_copy(effective, weights[17], 3, W_U, ids) < 0.01

@@ -28,6 +28,7 @@ PURE = {
     "labels",
     "mass",
     "multihead",
+    "norms",
     "numbers",
     "pages.packing",
     "pages.visible",
