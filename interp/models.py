@@ -32,7 +32,7 @@ from transformer_lens.model_bridge.sources import (
 
 from interp import fetch
 from interp.circuits.built import Built
-from interp.errors import InputError
+from interp.errors import InputError, whole
 from interp.files import staged
 from interp.targets import NONE
 
@@ -576,6 +576,9 @@ def _rows_of_ids(inputs: Any) -> list[list[int]]:
     if not rows:
         raise InputError("prompt must have at least one token, got none")
     rows = [list(row) for row in rows] if isinstance(rows[0], list | tuple) else [list(rows)]
-    if not all(isinstance(i, int) and not isinstance(i, bool) for row in rows for i in row):
-        raise InputError("inputs must be text or whole token ids, got something else among them")
-    return rows
+    try:
+        return [[whole("token id", i) for i in row] for row in rows]
+    except InputError:
+        raise InputError(
+            "inputs must be text or whole token ids, got something else among them"
+        ) from None

@@ -3,6 +3,7 @@ import socket
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -158,6 +159,15 @@ def test_prompts_that_cannot_run_are_refused_in_words(inputs, message):
     model = interp.load_model(tiny("gpt2"), words_tokenizer())
     with pytest.raises(interp.InputError, match=message):
         model.to_tokens(inputs)
+
+
+def test_ids_may_be_whole_numbers_of_numpy_but_no_bools():
+    model = interp.load_model(tiny("gpt2"))
+    ids = [np.int64(5), np.int32(6)]
+    assert torch.equal(model.to_tokens(ids), torch.tensor([[5, 6]]))
+    assert torch.equal(model.to_tokens([ids, (7,)]), torch.tensor([[5, 6], [7, -1]]))
+    with pytest.raises(interp.InputError, match="whole token ids"):
+        model.to_tokens([5, True])
 
 
 def test_a_prompt_as_long_as_the_context_runs():
