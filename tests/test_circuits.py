@@ -99,7 +99,7 @@ def test_blur_is_the_share_that_goes_two_back(plan, blur):
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_a_thousand_rows_of_random_periods(positions, circuits):
-    drawn = probe(1000)
+    drawn = probe(1000, 49)
     assert len(set(drawn.periods)) > 10
     previous, stripe, rest, accuracy = measured(positions, circuits[positions], drawn)
     # Of every query, not in the mean; rounding takes a little of what is promised.
@@ -176,6 +176,13 @@ def test_every_id_has_a_word_of_its_own_wherever_bos_is():
     listed = words(5000, 4998)
     assert len(set(listed)) == 5000
     assert (listed[0], listed[4997:]) == ("<unk>", ["w4997", "<s>", "w4999"])
+
+
+def test_it_says_the_rest_of_the_first_copy_by_itself(circuit):
+    _, model = circuit
+    told = torch.tensor([[0, 5, 6, 7, 8, 9, 5, 6]])
+    said = model.plain.generate(told, max_new_tokens=4, do_sample=False)
+    assert said[0, 8:].tolist() == [7, 8, 9, 5]
 
 
 def test_text_runs_one_token_a_word(circuit):

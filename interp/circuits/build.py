@@ -51,9 +51,9 @@ def build_circuit(
         positions: `absolute` (a `GPT2LMHeadModel`) or `rotary` (a `LlamaForCausalLM`).
         vocabulary: Ids, BOS among them, from 8 to 32,769.
         length: Positions, BOS among them, from 8 to 4,096.
-        sharpness: Score, in nats before the softmax, of a key that is just right; a key that is
-            not has about half at most. If left out, what gives every query 0.9999 of its attention
-            where it should be, from about 30 to 100.
+        sharpness: Score, in nats before the softmax, of a key that is just right, in both heads;
+            all others score less. If left out, what gives every query 0.9999 of its attention
+            where it should be: from 27 to about 90, by vocabulary and length.
         bos: The id on which heads rest.
         kv_heads: Key-value heads for the four heads of the rotary circuit: 1, 2 or 4; 2 if left
             out.
@@ -67,7 +67,7 @@ def build_circuit(
     Returns:
         A `Model`; `.plain` is the transformers model, `.tokenizer` has one token a word. The
         width is the least that holds vocabulary and length: 256 up to 513 ids, 512 up to 2,049,
-        1,024 up to 8,193, then 2,048; long rotary circuits are wider.
+        1,024 up to 8,193, then 2,048; a rotary circuit of some 3,000 positions needs 512 at least.
 
     Raises:
         InputError: If the construction cannot hold the vocabulary or the length, or an argument

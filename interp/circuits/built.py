@@ -6,7 +6,8 @@ looks for the place whose *previous* token is the current one, and says what sta
 **The stream.** All is written in directions of one random orthonormal frame of the residual
 stream, orthogonal to (1, ..., 1) so that LayerNorm's centring takes nothing away. Spaces, each
 with room for a code word of N = m - 1 numbers (`interp.circuits.codes`): `token`, `before`,
-`out`; with absolute positions `place` too; and two directions, `one` and `bos`. Token t enters as
+`out`; with absolute positions `place` too, of m; and two directions, `one` and `bos`. The stream
+has d_model = 8 m dimensions, so half of it is left empty. Token t enters as
 
     x0 = ALPHA_TOKEN word(t) in token + ALPHA_ONE one + ALPHA_PLACE place(i) in place
 
