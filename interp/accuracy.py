@@ -325,7 +325,7 @@ def lines(result: Mapping[str, Any]) -> list[str]:
         f" {chosen['accuracy_shipped']:.4f}",
         "by strength, of planted heads of every kind",
         "  strength: excess over even attention that the head was planted with",
-        "  accuracy: share of right labels; below the threshold another label than its kind's is",
+        "  accuracy: share of right labels; below the threshold its kind's label is not right",
         "  labelled as their kind: share that got their kind as the label",
         "strength  accuracy  labelled as their kind",
     ]
