@@ -137,7 +137,7 @@ def _rows(
         total = total + torch.exp(sinks - top)
     out = torch.zeros(*block.shape[:-1], v.shape[-1], dtype=block.dtype, device=block.device)
     moment = torch.zeros_like(top)
-    start = 0 if window is None else max(0, first - window + 1) // tile * tile
+    start = 0 if window is None else max(0, first - window + 1)
     stop = k.shape[2]
     if causal:
         stop = first + block.shape[3]

@@ -101,7 +101,7 @@ def test_a_record_is_right_only_within_its_tolerance_and_in_the_same_shape():
     assert Record("t", "n", [1, 2], [1.0, 2.25], 0.25).ok
     assert not Record("t", "n", [1, 2], [1.0, 2.26], 0.25).ok
     assert not Record("t", "n", [1, 2], [1.0, 1.74], 0.25).ok
-    assert not Record("t", "n", [1, 2], [1.0], 0.25).ok
+    assert not Record("t", "n", [1, 1], [1.0], 0.25).ok
     assert not Record("t", "n", 1, math.nan, 0.25).ok
     assert Record("t", "n", 1, 1, 0.0).to_json()["ok"] is True
 
