@@ -143,7 +143,7 @@ class Gallery:
         words = [w for w in words if w in held] + sorted(set(held) - set(words))
         looks = {word: LOOKS[kind] for word, kind in _KIND_OF.items() if word != FORCED_WINDOW}
         return {
-            "about": _about(self.scan),
+            "about": _about(self.scan, self.title),
             "notes": [*self.notes, *_NOTES],
             "kinds": [{"kind": kind, "word": word} for kind, word in LABELS.items()],
             "looks": looks,
@@ -161,15 +161,15 @@ class Gallery:
         }
 
 
-def _about(scan: HeadScan) -> str:
-    """What the labels come from, in words."""
-    made_by = scan.made_by
-    model = prose(str(made_by.get("model", "attention patterns of unnamed origin")))
-    probe = next((p for p in made_by.get("probes", []) if p.get("periods")), None)
+def _about(scan: HeadScan, title: str) -> str:
+    """What the labels come from, in words, and the model, if the title does not name it."""
+    name = prose(str(scan.made_by.get("model", "attention patterns")))
+    model = "" if name in title else f"{name}. "
+    probe = next((p for p in scan.made_by.get("probes", []) if p.get("periods")), None)
     if probe is None:
-        return f"{model}. Labels and scores come with the patterns; no probe is on record."
+        return f"{model}Labels and scores come with the patterns; no probe is on record."
     return (
-        f"{model}. Labels and scores come from a scan of {probe['rows']} prompts of"
+        f"{model}Labels and scores come from a scan of {probe['rows']} prompts of"
         f" {probe['length']} random tokens that repeat, not from the prompts shown here."
     )
 

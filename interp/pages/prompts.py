@@ -13,7 +13,7 @@ from interp.pages.packing import as_steps, packed, thumbnail
 from interp.pages.sheet import SIDE
 from interp.pages.visible import distinct, prose
 from interp.patterns import as_layers, as_tokens, check_pattern
-from interp.scores import Thresholds
+from interp.scores import Thresholds, targets_of
 from interp.table import HeadScan
 from interp.targets import NONE, TARGETS
 
@@ -132,10 +132,10 @@ def begin(
     shown = ids[:LONGEST]
     labels = distinct(texts[:LONGEST], shown.tolist())
     width = scan.made_by.get("thresholds", {}).get("window_width", Thresholds().window_width)
+    thresholds = Thresholds(window_width=width)
     targets = {}
-    for kind, find in TARGETS.items():
-        more = {"width": width} if kind == "local_window" else {}
-        rows = find(shown[None], special, **more)[0].tolist()
+    for kind in TARGETS:
+        rows = targets_of(kind, shown[None], special, thresholds)[0].tolist()
         targets[kind] = [[key for key in row if key != NONE] for row in rows]
     if title is None:
         begins = prose("".join(texts[:40]))

@@ -51,7 +51,7 @@ class Page:
 
     def foot(self, label: str, legend: list[Patch]) -> None:
         """The one colour bar, and what the other colours mean."""
-        self.bar(0.5, label, COLOURS, 0, 1)
+        self.bar(0.5, label, COLOURS, 0.0, 1.0)
         corner = self.at(3.4, self.body - 0.62)
         self.figure.legend(handles=legend, loc="upper left", bbox_to_anchor=corner, ncols=2)
 

@@ -1,6 +1,6 @@
 """The attention of the strongest heads of each kind, drawn in full."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     from interp.hooks import AttentionPatterns
 
 
-def pattern_page(scan: HeadScan, patterns: "AttentionPatterns", *, top: int = 4) -> Figure:
+def pattern_page(
+    scan: HeadScan,
+    patterns: "AttentionPatterns",
+    *,
+    top: int = 4,
+    heads: Collection[Head] | None = None,
+    kinds: Collection[str] = tuple(TARGETS),
+) -> Figure:
     """The attention of the strongest heads of each kind, on the first row of `patterns`.
 
     One row of pictures per kind that has heads, queries down and keys across, from 0 to 1.
@@ -39,6 +46,8 @@ def pattern_page(scan: HeadScan, patterns: "AttentionPatterns", *, top: int = 4)
         scan: Which heads are what.
         patterns: From the same model, with the layers of the heads to be drawn.
         top: How many heads of each kind at most.
+        heads: None but these; all if left out.
+        kinds: None but these.
 
     Raises:
         InputError: If `top` is not positive, the row is all padding, or `patterns` lack a
@@ -52,8 +61,11 @@ def pattern_page(scan: HeadScan, patterns: "AttentionPatterns", *, top: int = 4)
     real = slice(place[0], place[-1] + 1)
     tokens, thresholds = patterns.tokens[0, real].cpu(), thresholds_of(scan)
     special = [] if scan.made_by.get("bos") is None else [scan.made_by["bos"]]
-    shown = {kind: scan.having(LABELS[kind]).head(top) for kind in TARGETS}
-    kinds = [kind for kind in TARGETS if len(shown[kind])]
+    names = scan.frame["name"].tolist() if heads is None else [str(head) for head in heads]
+    having = {kind: scan.having(LABELS[kind]) for kind in TARGETS if kind in kinds}
+    shown = {kind: rows.loc[rows["name"].isin(names)].head(top) for kind, rows in having.items()}
+    without = [kind for kind, rows in shown.items() if rows.empty]
+    kinds = [kind for kind, rows in shown.items() if not rows.empty]
     widths = [len(shown[kind]) for kind in kinds] + [0]
     size, slot, step = 1.24, 1.37, 1.57
     page = Page(
@@ -61,16 +73,16 @@ def pattern_page(scan: HeadScan, patterns: "AttentionPatterns", *, top: int = 4)
         _prompt(tokens, patterns.texts[0], scan.made_by),
         width=max(7.2, 1.75 + slot * max(widths)),
         body=len(kinds) * step + 0.85 if kinds else 0.15,
-        notes=_page_notes(kinds),
+        notes=_page_notes(kinds, without, "head" if heads is None else "head of those chosen"),
     )
     with styled():
         for row, kind in enumerate(kinds):
-            number = f"{widths[row]} of {len(scan.having(LABELS[kind]))} shown"
+            number = f"{widths[row]} of {len(having[kind])} shown"
             looks = wrapped(LOOKS[kind].format(**thresholds), 1.05)
             page.text(0.15, row * step + 0.24, LABELS[kind], size=8, weight="bold")
             page.text(0.15, row * step + 0.41, f"{looks}\n{number}", color=QUIET)
-            heads = shown[kind][["layer", "head", kind]].itertuples(index=False)
-            for column, (layer, head, score) in enumerate(heads):
+            drawn = shown[kind][["layer", "head", kind]].itertuples(index=False)
+            for column, (layer, head, score) in enumerate(drawn):
                 name = Head(layer, head)
                 attention = _pattern_of(patterns, name)[real, real]
                 targets = _targets(kind, tokens, attention, thresholds, special)
@@ -129,17 +141,17 @@ def _targets(
     return marked
 
 
-def _page_notes(kinds: Sequence[str]) -> list[str]:
-    without = ", ".join(LABELS[kind] for kind in TARGETS if kind not in kinds)
+def _page_notes(kinds: Sequence[str], without: Sequence[str], head: str) -> list[str]:
+    labels = ", ".join(LABELS[kind] for kind in without)
     if not kinds:
-        return [f"No head carries any of the labels: {without}."]
+        return [f"No {head} carries any of the labels: {labels}."]
     notes = [
         "The numbers are scores from the scan: mean attention mass on the kind's targets over all"
         " its prompts (a sink before the first repeat, the others after it)."
         " The pictures show this one example prompt; every earlier copy is a target."
         " Layers, heads and positions count from 0."
     ]
-    return notes + ([f"No head carries the label: {without}."] if without else [])
+    return notes + ([f"No {head} carries the label: {labels}."] if without else [])
 
 
 def _prompt(tokens: Int[Tensor, " pos"], texts: list[str], made_by: dict[str, Any]) -> str:

@@ -248,7 +248,7 @@ $("circuitsvis-open").addEventListener("click", async () => {
   const script = new TextDecoder().decode(await inflate("circuitsvis"));
   const frame = make("iframe", "", { title: `${view.head.name} in CircuitsVis ${data.circuitsvis}` });
   frame.setAttribute("sandbox", "allow-scripts");
-  frame.srcdoc = `<!doctype html><meta charset="utf-8"><div id="view"></div><script>${script}<\/script>`;
+  frame.srcdoc = `<!doctype html><meta charset="utf-8"><body style="margin: 0 28px 0 16px"><div id="view"></div><script>${script}<\/script>`;
   const { labels } = prompt();
   const attention = labels.map((_, query) =>
     labels.map((_, key) => (key <= query ? at(query, key) / STEPS : 0)),

@@ -1,0 +1,170 @@
+"""Show every attention head of a model: a page for the browser, and pictures for a paper.
+
+Runs the model on a prompt or several, labels its heads (or takes the labels of an earlier scan),
+and writes gallery.html, one file that needs no network, and gallery.png, .svg or .pdf.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interp import command
+
+if TYPE_CHECKING:
+    from interp import Head, HeadScan, Model
+
+
+def main(
+    model: command.ModelName = "SmolLM2-135M",
+    scan: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of this model's heads from find_induction_heads.py (heads.json,"
+            " heads.parquet, heads.csv); made anew if left out."
+        ),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A text to show the heads on; may be given several times.  [default: random"
+            " tokens that repeat, and a passage of prose]"
+        ),
+    ] = None,
+    prompt_file: Annotated[
+        list[Path] | None,
+        typer.Option(help="A UTF-8 file whose text is a prompt; may be given several times."),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(help="Only heads with one of these labels, by commas: 'induction,sink'."),
+    ] = None,
+    heads: Annotated[str | None, typer.Option(help="Only these heads, by commas: L5H1,L18H6.")] = (
+        None
+    ),
+    format: Annotated[str, typer.Option(help="html, png, svg, pdf, by commas.")] = "html",
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results"),
+    limit: Annotated[
+        float, typer.Option(help="Size of the page in millions of bytes at most.")
+    ] = 20.0,
+    seed: command.Seed = 0,
+    device: command.Device = "auto",
+    dtype: command.Dtype = "float32",
+) -> None:
+    """Show every attention head of a model: a page for the browser, and pictures for a paper.
+
+    Writes to the folder OUT: gallery.html, one self-contained page with all heads, by label, each
+    of which opens in full; and gallery.png, .svg or .pdf, the strongest heads of each label on the
+    first prompt (gallery_2 and so on for further ones). A page that would be larger than LIMIT
+    shows the strongest heads of each label, and of a prompt its first 1,024 tokens; it says so.
+
+    Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
+    """
+    import interp
+    from interp import files, plots
+    from interp.labels import LABELS
+    from interp.pages import gallery as pages
+
+    notes = []
+    formats = command.listed(format, ("html", "png", "svg", "pdf"), name="--format")
+    texts = [*(prompt or []), *(_read(path) for path in prompt_file or [])]
+    with command.about("--scan"):
+        table = None if scan is None else interp.HeadScan.load(scan)
+    named = _named(heads)
+    if named and label is not None:
+        raise interp.InputError("--heads must stand without --label, got both")
+    with files.staged(out) as scratch:
+        with command.progress(f"loading {model}") as step:
+            opened = interp.load_model(model, dtype=dtype, device=device)
+            rows, titles = _prompts(opened, texts, seed)
+            if table is None:
+                step(f"scanning {opened.name}")
+                table = interp.scan_heads(opened, seed=seed, progress=step.advance)
+            elif table.made_by.get("model", opened.name) != opened.name:
+                of = table.made_by["model"]
+                raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
+            chosen = named or _labelled(table, label)
+            count = len(chosen or table.frame)
+            if "html" in formats:
+                size = pages.estimate(count, [len(row) for row in rows])
+                step(f"drawing {count} heads, a page of about {size:.1f} million bytes")
+                page = pages.gallery_of_model(
+                    table,
+                    opened,
+                    rows,
+                    heads=chosen,
+                    titles=titles,
+                    limit=limit,
+                    progress=step.advance,
+                )
+                page.save(scratch / "gallery.html")
+                notes = page.notes
+            pictures = [ending for ending in formats if ending != "html"]
+            kinds = [kind for kind, word in LABELS.items() if label and word in label.split(",")]
+            layers = None if chosen is None else sorted({head.layer for head in chosen})
+            for number, row in enumerate(rows[: len(rows) if pictures else 0], start=1):
+                step(f"drawing prompt {number}")
+                patterns = interp.attention_patterns(opened, row[: pages.LONGEST], layers)
+                figure = plots.pattern_page(
+                    table,
+                    patterns,
+                    top=4 if chosen is None else 8,
+                    heads=chosen,
+                    kinds=kinds or list(LABELS),
+                )
+                name = "gallery" if number == 1 else f"gallery_{number}"
+                for ending in pictures:
+                    plots.save_figure(figure, scratch / f"{name}.{ending}")
+        written = sorted(path.name for path in scratch.iterdir())
+    command.show(*notes, f"wrote {', '.join(written)} to {out}")
+
+
+def _read(path: Path) -> str:
+    from interp import InputError
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        told = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InputError(f"--prompt-file must be a text file, got {path}: {told}") from None
+
+
+def _prompts(model: "Model", texts: list[str], seed: int) -> tuple[list[Any], list[str] | None]:
+    """The token ids of each prompt, and titles where the prompts are our own."""
+    from interp import tokens
+    from interp.scan import encoded_passages
+
+    if texts:
+        return [model.to_tokens(text)[0].tolist() for text in texts], None
+    length = min(49, model.n_ctx)
+    probe = tokens.repeated(model.vocabulary, rows=1, length=length, bos=model.bos, seed=seed)
+    rows, titles = [probe.tokens[0].tolist()], [f"{length} random tokens that repeat"]
+    encoded = dict(zip(tokens.passages(), encoded_passages(model)))
+    if "prose" in encoded:
+        opening = [] if model.bos is None else [model.bos]
+        rows.append([*opening, *encoded["prose"].tolist()][: min(128, model.n_ctx)])
+        titles.append(f"{len(rows[1])} tokens of prose")
+    return rows, titles
+
+
+def _named(heads: str | None) -> list["Head"] | None:
+    from interp import Head
+
+    with command.about("--heads"):
+        return None if heads is None else [Head.parse(part) for part in heads.split(",")]
+
+
+def _labelled(scan: "HeadScan", label: str | None) -> list["Head"] | None:
+    from interp import InputError
+
+    if label is None:
+        return None
+    with command.about("--label"):
+        found = {head for word in label.split(",") for head in scan.heads(word)}
+    if not found:
+        raise InputError(f"--label must be one that some head has, got {label!r}")
+    return sorted(found)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,149 @@
+"""The gallery script as a user runs it, in a process of its own."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_models import tiny, words_tokenizer
+
+import interp
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "render_gallery.py"
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "DISPLAY": "nowhere:9"},
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A tiny model with a tokenizer, and the table of its heads."""
+    path = tmp_path_factory.mktemp("made")
+    tiny("llama").save_pretrained(path / "model")
+    words_tokenizer().save_pretrained(path / "model")
+    scan = interp.scan_heads(interp.load_model(path / "model"), rows=2, quick=True)
+    scan.save(path / "heads.json")
+    return path
+
+
+def test_a_run_writes_the_page_and_the_pictures_and_nothing_else(made, tmp_path):
+    (tmp_path / "prompt.txt").write_text("w7 w8 w9 w7", encoding="utf-8")
+    out = tmp_path / "out"
+    given = ["--model", made / "model", "--scan", made / "heads.json", "--out", out]
+    given += ["--prompt", "w5 w6 w5 w6 w5", "--prompt-file", tmp_path / "prompt.txt"]
+    done = run(*given, "--format", "html,png,svg,pdf")
+    assert done.returncode == 0, done.stderr
+    pictures = {f"gallery{n}.{ending}" for n in ("", "_2") for ending in ("png", "svg", "pdf")}
+    assert {path.name for path in out.iterdir()} == {"gallery.html", *pictures}
+    page = (out / "gallery.html").read_text(encoding="utf-8")
+    assert page.count('<script type="text/plain" id="w0-') == 8
+    assert page.count('<script type="text/plain" id="w1-') == 8
+    assert "a page of about" in done.stderr
+    assert "gallery.html" in done.stdout
+    again = tmp_path / "again"
+    given[given.index(out)] = again
+    assert run(*given, "--format", "html,png,svg,pdf").returncode == 0
+    for path in out.iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_only_the_heads_asked_for_are_drawn_on_prompts_of_our_own(made, tmp_path):
+    given = ["--model", made / "model", "--scan", made / "heads.json", "--out", tmp_path]
+    done = run(*given, "--heads", "L0H1, 1.2")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["gallery.html"]
+    page = (tmp_path / "gallery.html").read_text(encoding="utf-8")
+    assert re.findall(r'id="w0-(L\d+H\d+)"', page) == ["L0H1", "L1H2"]
+    assert "6 of the scan's 8 heads are not on this page." in done.stdout
+
+
+def test_a_label_chooses_the_heads_that_carry_it(made, tmp_path):
+    table = interp.HeadScan.load(made / "heads.json")
+    word = next(iter(table.summary()))
+    given = ["--model", made / "model", "--out", tmp_path, "--prompt", "w5 w6"]
+    done = run(*given, "--scan", made / "heads.json", "--label", word, "--format", "html,png")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "gallery.html").read_text(encoding="utf-8")
+    shown = re.findall(r'id="w0-(L\d+H\d+)"', page)
+    assert sorted(shown) == sorted(str(head) for head in table.heads(word))
+
+
+MISTAKES = {
+    "unknown format": (["--format", "gif"], "--format must list some of html, png, svg, pdf"),
+    "unknown head name": (["--heads", "five"], "--heads: head must be named like L5H1"),
+    "heads and label": (["--heads", "L0H0", "--label", "sink"], "--heads must stand without"),
+    "no such table": (["--scan", "nothing.json"], "--scan"),
+    "no such prompt file": (["--prompt-file", "nothing.txt"], "--prompt-file must be a text file"),
+    "absent head": (["--heads", "L9H9"], "heads must be in the scan, got L9H9"),
+    "unknown label": (["--label", "clever"], "--label"),
+    "empty prompt": (["--prompt", ""], "prompt must have at least one token"),
+    "prompt beyond the context": (["--prompt", "w5 " * 99], "prompt must fit the model's context"),
+    "no room": (["--limit", "0.1", "--prompt", "w5"], "limit must leave room"),
+}
+
+
+ONE_BY_ONE = """
+import json, runpy, sys
+for arguments in json.load(sys.stdin):
+    sys.argv = [SCRIPT, *arguments]
+    code = 0
+    try:
+        runpy.run_path(SCRIPT, run_name="__main__")
+    except SystemExit as left:
+        code = left.code
+    for stream in (sys.stdout, sys.stderr):
+        print(f"<<{code}>>", file=stream, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def mistaken(made, tmp_path_factory):
+    """All mistakes, one after the other in one process: starting it is most of the time."""
+    out = tmp_path_factory.mktemp("mistakes") / "out"
+    calls = []
+    for arguments, _ in MISTAKES.values():
+        given = ["--model", made / "model", "--out", out]
+        given += [] if "--scan" in arguments else ["--scan", made / "heads.json"]
+        calls.append([str(argument) for argument in [*given, *arguments]])
+    done = subprocess.run(
+        [sys.executable, "-c", f"SCRIPT = {str(SCRIPT)!r}\n{ONE_BY_ONE}"],
+        input=json.dumps(calls),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    split = [re.split(r"<<(\d+)>>\n", stream)[:-1] for stream in (done.stdout, done.stderr)]
+    results = zip(split[0][::2], split[1][::2], split[1][1::2], strict=True)
+    return dict(zip(MISTAKES, results, strict=True)), out
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_a_line_and_exit_code_2_and_writes_nothing(mistake, mistaken):
+    results, out = mistaken
+    printed, told, code = results[mistake]
+    assert code == "2"
+    assert MISTAKES[mistake][1] in told
+    assert told.count("error: ") == 1
+    assert "Traceback" not in told
+    assert printed == ""
+    assert not out.exists()
+
+
+def test_a_table_of_another_model_is_refused(made, tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "other")
+    done = run("--model", tmp_path / "other", "--scan", made / "heads.json", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "--scan must be of other, got one of model" in done.stderr
