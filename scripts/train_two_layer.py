@@ -19,7 +19,7 @@ def main(
         Path, typer.Option(help="Folder for the model, its record and the figure.")
     ] = Path("results/two-layer"),
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="Of all luck.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 2000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 3000,
     period: Annotated[
         str,
         typer.Option(
@@ -84,8 +84,9 @@ def main(
         run.look()
         with files.staged(out) as scratch:
             step("scanning")
-            model.save_pretrained(scratch)
-            scan = interp.scan_heads(interp.load_model(scratch))
+            opened = interp.load_model(model)
+            models.save(opened, scratch)
+            scan = interp.scan_heads(opened)
             columns = ["name", "label", "previous_token", "induction", "induction_logit_effect"]
             record = {
                 "recipe": asdict(recipe),

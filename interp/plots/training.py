@@ -42,10 +42,12 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
         width=7.2,
         body=5.85,
         notes=[
-            "Top: on rows as in training. Middle: mean attention mass on the kind's targets, on"
-            " rows that each have a period of their own; every head has a thin line, the best one a"
-            " bold one. Bottom: after training, on rows of one period each; shaded: periods seen"
-            " in training. Dashed: the loss of a guess among all tokens."
+            "Top: on rows as in training; dashed, the loss of a guess among all tokens. Middle: mean"
+            " attention mass on the kind's targets, on rows that each have a period of their own,"
+            " from the first repeat on; every head has a thin line, the best one a bold one."
+            " Previous-token heads look back first at the early places, where the tokens stand that"
+            " are looked up, and only later at the late ones, which this score counts. Bottom: after"
+            " training, on rows of one period each; shaded: periods seen in training."
         ],
     )
     most = max(_largest_loss(record) for record in records)
@@ -115,7 +117,7 @@ def _draw_scores(panel: Axes, record: Mapping[str, Any]) -> None:
             ha="right",
             color=shade,
         )
-    panel.set(ylim=(0, 1.08), yticks=[0, 0.25, 0.5, 0.75, 1])
+    panel.set(ylim=(0, 1.16), yticks=[0, 0.25, 0.5, 0.75, 1])
 
 
 def _draw_periods(panel: Axes, record: Mapping[str, Any]) -> None:
