@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from interp.circuits.build import build_circuit
+    from interp.circuits.compare import compare_circuits
     from interp.definitions import scores_by_definition
     from interp.effects import verify
     from interp.errors import InputError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from interp.models import Model, load_model
     from interp.pages.gallery import gallery
     from interp.pages.page import Gallery
+    from interp.paths import path_effects
     from interp.published import compare_with_published, published_heads
     from interp.scan import scan_heads
     from interp.scores import Thresholds
@@ -37,9 +39,11 @@ __all__ = [
     "attention_patterns",
     "build_circuit",
     "classify_heads",
+    "compare_circuits",
     "compare_with_published",
     "gallery",
     "load_model",
+    "path_effects",
     "published_heads",
     "scan_heads",
     "scores_by_definition",
@@ -58,9 +62,11 @@ _HOME = {
     "attention_patterns": "hooks",
     "build_circuit": "circuits.build",
     "classify_heads": "labels",
+    "compare_circuits": "circuits.compare",
     "compare_with_published": "published",
     "gallery": "pages.gallery",
     "load_model": "models",
+    "path_effects": "paths",
     "published_heads": "published",
     "scan_heads": "scan",
     "scores_by_definition": "definitions",

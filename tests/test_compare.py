@@ -124,4 +124,5 @@ def test_the_real_model_names_the_head_that_feeds_its_induction_heads(real_model
     for target in (Head(17, 3), Head(17, 4), Head(18, 6)):
         own = [edge for edge in keys if edge.to == target]
         assert min(own, key=lambda edge: edge.change("stripe")).source == Head(16, 0)
-    assert all(edge.change("stripe") > -0.05 for edge in keys if edge.source == Head(11, 1))
+    # Without it an induction head loses a tenth of what it loses without L16H0.
+    assert all(edge.change("stripe") > -0.1 for edge in keys if edge.source == Head(11, 1))

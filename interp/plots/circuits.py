@@ -32,7 +32,7 @@ def comparison_figures(comparison: Mapping[str, Any]) -> dict[str, Figure]:
         comparison: What `comparison.json` holds.
     """
     circuits = {
-        NAMES.get(name, circuit["model"]): circuit
+        NAMES[name] if name in NAMES else circuit["model"]: circuit
         for name, circuit in comparison["circuits"].items()
     }
     *_, asked = circuits.values()
@@ -163,7 +163,9 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
         panel.set(xlim=(0, 1), ylim=(-0.25, 1.25))
         panel.axis("off")
         for (source, target), value in sorted(seen.items(), key=lambda item: abs(item[1])):
-            style = {"color": ACCENT} if value < 0 else {"color": "#0072b2", "linestyle": "--"}
+            style: dict[str, Any] = (
+                {"color": ACCENT} if value < 0 else {"color": "#0072b2", "linestyle": "--"}
+            )
             x, y = (bottoms[source], tops[target]), (0.0, 1.0)
             panel.plot(
                 x, y, linewidth=0.5 + 5 * abs(value), solid_capstyle="butt", zorder=1, **style
