@@ -105,7 +105,11 @@ def main(
             for ending in formats:
                 plots.save_figure(figure, scratch / f"phase_change.{ending}")
     last = run.looks[-1]
-    command.show(f"after {steps} steps: {last['second_copy']} nats on repeats")
+    command.show(f"after {steps} steps: loss on new tokens {last['first_copy']} nats")
+    if last["second_copy"] is not None:
+        command.show(f"on repeats {last['second_copy']} nats")
+    for label in ("previous token", "induction"):
+        command.show(f"{label}: {', '.join(map(str, scan.heads(label))) or 'no head'}")
     command.show(f"wrote the model, {checkpoint.RECORD} and phase_change to {out}")
 
 

@@ -55,8 +55,6 @@ def test_it_goes_on_from_its_checkpoint_and_draws_another_run_beside_its_own(fin
     ("arguments", "told"),
     [
         (("--period", "weekly"), "period must be one of varying, fixed, none, got 'weekly'"),
-        (("--steps", "0"), "--steps"),
-        (("--format", "gif"), "--format must list some of png, svg, pdf, got 'gif'"),
         (("--beside", "nowhere"), "nowhere/training.json must be the record of a finished run"),
         (("--beside", ".", "--beside", ".", "--beside", "."), "--beside must name at most 2"),
     ],

@@ -42,12 +42,12 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
         width=7.2,
         body=5.85,
         notes=[
-            "Top: on rows as in training; dashed, the loss of a guess among all tokens. Middle: mean"
-            " attention mass on the kind's targets, on rows that each have a period of their own,"
-            " from the first repeat on; every head has a thin line, the best one a bold one."
-            " Previous-token heads look back first at the early places, where the tokens stand that"
-            " are looked up, and only later at the late ones, which this score counts. Bottom: after"
-            " training, on rows of one period each; shaded: periods seen in training."
+            "Top: on rows as in training; dashed, the loss of a guess among all tokens. Middle:"
+            " mean attention mass on the kind's targets, on rows that each have a period of their"
+            " own, from the first repeat on; every head has a thin line, the best one a bold one."
+            " Previous-token heads begin with the early places, where the tokens stand that are"
+            " looked up; this score counts the late ones, which follow. Bottom: after training, on"
+            " rows of one period each; shaded: periods seen in training."
         ],
     )
     most = max(_largest_loss(record) for record in records)
