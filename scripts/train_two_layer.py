@@ -92,7 +92,7 @@ def main(
                 "recipe": asdict(recipe),
                 "steps": steps,
                 "looks": run.looks,
-                "heads": json.loads(scan.to_frame()[columns].to_json(orient="records")),
+                "heads": json.loads(scan.to_frame()[columns].to_json(orient="records") or ""),
                 "versions": {name: version(name) for name in ("interp", "torch", "transformers")},
             }
             text = json.dumps(record, allow_nan=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import interp
+from interp.plots import phase_change
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "train_two_layer.py"
 
@@ -73,3 +74,9 @@ def test_a_folder_of_another_run_is_left_alone(finished):
     assert done.returncode == 2
     assert "got one with period none, not fixed: choose another folder" in done.stderr
     assert before == {path.name: path.read_bytes() for path in finished.iterdir()}
+
+
+@pytest.mark.parametrize("runs", [0, 4])
+def test_a_figure_of_no_run_or_too_many_is_refused(runs):
+    with pytest.raises(interp.InputError, match=f"records must be of 1 to 3 runs, got {runs}"):
+        phase_change([{}] * runs)

@@ -17,6 +17,9 @@ BLUE = "#0072b2"
 MOST = 3
 """Runs that fit beside each other on a page."""
 
+NAMED = 0.3
+"""Score from which on the best head of a kind is named."""
+
 
 def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Losses and head scores of small models in training, one run in a column.
@@ -47,10 +50,13 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
             " own, from the first repeat on; every head has a thin line, the best one a bold one."
             " Previous-token heads begin with the early places, where the tokens stand that are"
             " looked up; this score counts the late ones, which follow. Bottom: after training, on"
-            " rows of one period each; shaded: periods seen in training."
+            " rows of one period each; shaded: periods seen in training. A period that divides the"
+            " only one seen fits that one too."
         ],
     )
-    most = max(_largest_loss(record) for record in records)
+    most = max(look["first_copy"] for record in records for look in record["looks"])
+    last = [record["looks"][-1]["by_period"].values() for record in records]
+    most_by_period = max(max(values) for values in last)
     slot = 6.6 / len(records)
     with styled():
         for column, record in enumerate(records):
@@ -61,8 +67,8 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
             _draw_scores(middle, record)
             _draw_periods(bottom, record)
             chance = np.log(record["recipe"]["vocabulary"])
-            for panel in (top, bottom):
-                panel.set_ylim(0, most * 1.05)
+            for panel, largest in ((top, most), (bottom, most_by_period)):
+                panel.set_ylim(0, largest * 1.05)
                 panel.axhline(chance, color=QUIET, linewidth=0.5, linestyle="--")
             for panel in (top, middle):
                 panel.set_xlim(0, record["looks"][-1]["step"])
@@ -109,6 +115,8 @@ def _draw_scores(panel: Axes, record: Mapping[str, Any]) -> None:
         panel.plot(steps, scores.reshape(len(steps), -1), color=shade, linewidth=0.4, alpha=0.6)
         words = f"best {kind.replace('_', ' ')} head"
         panel.plot(steps, scores[:, layer, head], color=shade, linewidth=1.4, label=words)
+        if scores[-1, layer, head] < NAMED:
+            continue
         panel.annotate(
             f"L{layer}H{head}",
             (steps[-1], scores[-1, layer, head]),
@@ -131,8 +139,3 @@ def _draw_periods(panel: Axes, record: Mapping[str, Any]) -> None:
         panel.axvspan(*seen, color=GREY, linewidth=0)
     panel.plot(periods, list(last.values()), color="black", linewidth=1, marker="o", markersize=2.5)
     panel.set_xticks(periods[1::2])
-
-
-def _largest_loss(record: Mapping[str, Any]) -> float:
-    last = record["looks"][-1]["by_period"].values()
-    return max(*(look["first_copy"] for look in record["looks"]), *last)
