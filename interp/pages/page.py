@@ -5,7 +5,6 @@ It is one file that refers to nothing outside. How weights become bytes is in
 `interp.pages.packing`, how data becomes HTML in `interp.pages.webpage`.
 """
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -117,15 +116,13 @@ class Gallery:
 
     def _rows(self) -> list[dict[str, Any]]:
         """What the page knows of each head."""
-        frame = self.scan.frame.set_index("name")
+        frame = self.scan.frame.astype(object)
+        records = frame.where(frame.notna(), None).to_dict("records")
+        found = {record["name"]: record for record in records}
         rows = []
         for head in self.heads:
-            row = frame.loc[str(head)]
-            measured = row[list(TARGETS)].to_numpy(float, na_value=math.nan).tolist()
-            scores = {
-                kind: None if math.isnan(score) else round(score, 4)
-                for kind, score in zip(TARGETS, measured, strict=True)
-            }
+            row = found[str(head)]
+            scores = {kind: None if row[kind] is None else round(row[kind], 4) for kind in TARGETS}
             kind = _KIND_OF.get(row["label"])
             score = scores[kind] if kind else None
             about = {"name": str(head), "layer": head.layer, "head": head.head}

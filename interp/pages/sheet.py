@@ -48,7 +48,7 @@ def sheet(sections: Sequence[Section]) -> bytes:
             page.paste(_image(picture), (corner[0], corner[1] + 14))
         top += _SECTION + count * _DOWN
     file = io.BytesIO()
-    page.save(file, "png", optimize=True)
+    page.save(file, "png")
     return file.getvalue()
 
 

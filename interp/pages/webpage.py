@@ -1,4 +1,4 @@
-"""The one door to HTML and circuitsvis: from a gallery's data to one self-contained page.
+"""The one door to HTML and circuitsvis: from data to one self-contained page.
 
 Whatever comes from outside (token texts, names, titles, labels) reaches the page in two ways
 only: as JSON in which no character can end a script element, or through `html.escape`. A
@@ -54,26 +54,75 @@ def page(
         allowed.append(_circuitsvis())
         blocks["circuitsvis"] = _deflated(_circuitsvis())
         data = {**data, "circuitsvis": str(circuitsvis.__version__)}
-    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in allowed)
-    policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;"
-        " base-uri 'none'; form-action 'none'"
-    )
     rows = "".join(
         f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in table
     )
-    return Template(_asset("gallery.html")).substitute(
-        policy=policy,
-        title=html.escape(title),
+    return document(
+        "gallery.html",
+        title,
+        data,
         style=style,
         script=script,
-        data=as_json(data),
+        allowed=allowed[1:],
         blocks="\n".join(
             f'<script type="text/plain" id="{html.escape(name)}">{text}</script>'
             for name, text in blocks.items()
         ),
         picture=base64.b64encode(picture).decode("ascii"),
         rows=rows,
+    )
+
+
+def lab_page(title: str, data: Mapping[str, Any]) -> str:
+    """The HTML of the page to play with attention, in the gallery's frame and colours.
+
+    Args:
+        title: Plain text.
+        data: What the page's script works on; goes in as JSON.
+    """
+    parts = ("lab_maths", "lab_widgets", "lab_scores", "lab_heads", "lab")
+    return document(
+        "lab.html",
+        title,
+        data,
+        style=_asset("gallery.css") + _asset("lab.css"),
+        script="".join(_asset(f"{part}.js") for part in parts),
+    )
+
+
+def document(
+    template: str,
+    title: str,
+    data: Mapping[str, Any],
+    *,
+    style: str,
+    script: str,
+    allowed: Iterable[str] = (),
+    **parts: str,
+) -> str:
+    """A template filled in, with a policy that lets only its own scripts run and fetches nothing.
+
+    Args:
+        template: Its file.
+        title: Plain text.
+        data: For the script, as JSON.
+        style: The page's CSS.
+        script: The page's own script.
+        allowed: Other scripts that it starts.
+        parts: What else the template asks for, as HTML.
+    """
+    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in (script, *allowed))
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+    return Template(_asset(template)).substitute(
+        policy=policy,
+        title=html.escape(title),
+        style=style,
+        script=script,
+        data=as_json(data),
+        **parts,
     )
 
 

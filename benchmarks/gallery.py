@@ -1,0 +1,187 @@
+"""What a page with every head costs: its size, and when a browser has painted it.
+
+On the default model, for each length: the seconds that our page takes to make and to write beyond
+the model's run, its size, how far its weights are from the tensor's, and the seconds until
+Chromium, without a network, has painted what is in its window. Then, at the shortest length, the
+same of CircuitsVis' `attention_heads` and, where it is installed (`pip install bertviz ipython`),
+of BertViz' `model_view`. Needs Chromium and playwright.
+"""
+
+import importlib.util
+import json
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from playwright.sync_api import Browser, Error, sync_playwright
+
+import interp
+from interp import command, files, tokens
+from interp.errors import InputError
+from interp.hooks import AttentionPatterns
+from interp.pages.gallery import gallery
+from interp.pages.packing import unpacked
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+WINDOW = {"width": 1280, "height": 900}
+
+# Whether every such canvas in the window has something on it.
+CANVASES = """(selector) => {
+  const inside = (canvas) => canvas.getBoundingClientRect().top < innerHeight && canvas.width > 0;
+  const shown = [...document.querySelectorAll(selector)].filter(inside);
+  const small = Object.assign(document.createElement('canvas'), { width: 4, height: 4 });
+  const context = small.getContext('2d', { willReadFrequently: true });
+  return shown.length > 0 && shown.every((canvas) => {
+    context.clearRect(0, 0, 4, 4);
+    context.drawImage(canvas, 0, 0, 4, 4);
+    return context.getImageData(0, 0, 4, 4).data.some((value) => value > 0);
+  });
+}"""
+LINES = "(selector) => document.querySelectorAll(selector).length > 0"
+
+
+def first_view(
+    browser: Browser, page: Path, painted: str, what: str, patience: float
+) -> float | None:
+    """Seconds until `what` is painted in a fresh window without a network; None if it never is."""
+    context = browser.new_context(viewport=WINDOW, offline=True)  # pyright: ignore
+    try:
+        start = time.perf_counter()
+        tab = context.new_page()
+        tab.goto(page.as_uri(), timeout=1000 * patience, wait_until="commit")
+        left = patience - (time.perf_counter() - start)
+        tab.wait_for_function(painted, arg=what, timeout=1000 * max(left, 0.001), polling=50)
+        return time.perf_counter() - start
+    except Error:  # Too slow, or the page has crashed.
+        return None
+    finally:
+        context.close()
+
+
+def ours(scan: interp.HeadScan, patterns: AttentionPatterns, path: Path) -> dict[str, Any]:
+    """Seconds to make and write our page, its size, and its largest error."""
+    start = time.perf_counter()
+    made = gallery(scan, patterns)
+    made.save(path)
+    taken = time.perf_counter() - start
+    error = max(
+        (unpacked(made.prompts[0].weights[head]) - patterns[head.layer, 0, head.head])
+        .abs()
+        .max()
+        .item()
+        for head in made.heads
+    )
+    return {"heads": len(made.heads), "write_s": taken, "max_error": error}
+
+
+def circuitsvis(patterns: AttentionPatterns, path: Path) -> None:
+    """All heads in CircuitsVis' own view, with its script inside."""
+    from circuitsvis.attention import attention_heads
+
+    shown = attention_heads(patterns[:, 0].flatten(0, 1), patterns.texts[0])
+    path.write_text(f'<!doctype html><meta charset="utf-8">{shown.local_src}', encoding="utf-8")
+
+
+def bertviz(patterns: AttentionPatterns, path: Path) -> None:
+    """All heads in BertViz' model view."""
+    from bertviz import model_view  # pyright: ignore
+
+    attention = [layer.as_subclass(torch.Tensor) for layer in patterns]
+    shown = model_view(attention, patterns.texts[0], html_action="return")
+    path.write_text(f'<!doctype html><meta charset="utf-8">{shown.data}', encoding="utf-8")
+
+
+def measure(
+    length: int,
+    browser: Browser,
+    scan: interp.HeadScan,
+    *,
+    repeats: int,
+    patience: float,
+    peers: bool,
+) -> dict[str, Any]:
+    """The record of one length: seconds, and sizes in millions of bytes."""
+    model = interp.load_model()
+    probe = tokens.repeated(model.vocabulary, rows=1, length=length, bos=model.bos, seed=0)
+    patterns = interp.attention_patterns(model, probe.tokens)
+    record: dict[str, Any] = {"length": length}
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        runs = [ours(scan, patterns, page) for _ in range(repeats)]
+        record |= runs[0] | {"write_s": statistics.median(run["write_s"] for run in runs)}
+        record["size_mb"] = page.stat().st_size / 1e6
+        views = [
+            first_view(browser, page, CANVASES, ".head canvas", patience) for _ in range(repeats)
+        ]
+        record["view_s"] = None if None in views else statistics.median(filter(None, views))
+        ways: dict[str, tuple[Callable[..., None], str, str]] = {
+            "circuitsvis": (circuitsvis, CANVASES, "canvas")
+        }
+        if importlib.util.find_spec("bertviz"):
+            ways["bertviz"] = (bertviz, LINES, "svg line")
+        for name, (write, painted, what) in ways.items() if peers else ():
+            start = time.perf_counter()
+            write(patterns, page)
+            record[f"{name}_write_s"] = time.perf_counter() - start
+            record[f"{name}_size_mb"] = page.stat().st_size / 1e6
+            record[f"{name}_view_s"] = first_view(browser, page, painted, what, patience)
+    return record
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="File for the records, as JSON.")] = Path(
+        "benchmarks/gallery.json"
+    ),
+    lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = "128,512",
+    repeats: Annotated[int, typer.Option(min=1, help="Of what is timed of our own page.")] = 5,
+    patience: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait for a page to be painted.")
+    ] = 120.0,
+    scan: Annotated[
+        Path, typer.Option(help="Table of the default model's heads, for the labels.")
+    ] = Path("figures/heads.parquet"),
+) -> None:
+    """Measure what a page with every head costs, beside CircuitsVis and BertViz.
+
+    A view that was not painted within PATIENCE seconds is null in the record.
+    """
+    sizes = command.whole_numbers(lengths, name="--lengths", least=12)
+    table = interp.HeadScan.load(scan)
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise InputError("chromium must be installed, got none on the path")
+    with files.staged(out.parent) as scratch, sync_playwright() as playwright:
+        records = []
+        for size in sizes:
+            # A browser of its own: one that a page has exhausted does not hold up the next.
+            browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            record = measure(
+                size,
+                browser,
+                table,
+                repeats=repeats,
+                patience=patience,
+                peers=size == min(sizes),
+            )
+            record["made_on"] = {
+                "torch": torch.__version__,
+                "threads": torch.get_num_threads(),
+                "machine": platform.machine(),
+                "python": platform.python_version(),
+                "chromium": browser.version,
+            }
+            browser.close()
+            records.append(record)
+            command.show(json.dumps(record))
+        (scratch / out.name).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    command.run(main)
