@@ -182,7 +182,7 @@ def test_everything_can_be_done_with_the_keyboard(show):
     assert page.evaluate("document.activeElement.dataset.head") in heads_of(page)[:-1]
     page.keyboard.press("Home")
     page.keyboard.press("Enter")
-    page.wait_for_function("document.activeElement.id === 'map'")
+    page.wait_for_function("() => document.activeElement.id === 'map'")
     assert page.inner_text("#name") == first
     query, _, _ = read(page)
     page.keyboard.press("ArrowUp")
@@ -192,14 +192,14 @@ def test_everything_can_be_done_with_the_keyboard(show):
     page.keyboard.press("PageDown")
     page.wait_for_function("name => $('name').textContent === name", arg=second)
     page.keyboard.press("Escape")
-    page.wait_for_function("!document.querySelector('dialog').open")
+    page.wait_for_function("() => !document.querySelector('dialog').open")
     assert page.evaluate("document.activeElement.dataset.head") == second
 
 
 def test_a_thumbnail_is_painted_with_the_weights(show):
     made, patterns = plain()
     page = show(made.to_html())
-    page.wait_for_function("document.querySelector('[data-head=L0H0] canvas').width === 25")
+    page.wait_for_function("() => document.querySelector('[data-head=L0H0] canvas').width === 25")
     pixels = page.evaluate(
         "[...document.querySelector('[data-head=L0H0] canvas').getContext('2d')"
         ".getImageData(0, 0, 25, 25).data]"
