@@ -30,14 +30,14 @@ from torch import Tensor
 import interp
 from interp import command, files
 from interp.composition import KINDS
-from interp.folded import composition
+from interp.folded import composition_scores
 
 Scores = dict[str, Tensor]
 
 
 def ours(model: interp.Model, *, fold: bool = True) -> Scores:
     """Scores by kind; z comes with them."""
-    found = composition(model, fold=fold)
+    found = composition_scores(model, fold=fold)
     return {kind: found.scores(kind) for kind in KINDS}
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from interp.definitions import scores_by_definition
     from interp.effects import verify
     from interp.errors import InputError
+    from interp.folded import composition_scores
     from interp.heads import Head
     from interp.hooks import AttentionPatterns, attention_patterns
     from interp.labels import HeadLabel, classify_heads
@@ -41,6 +42,7 @@ __all__ = [
     "classify_heads",
     "compare_circuits",
     "compare_with_published",
+    "composition_scores",
     "gallery",
     "load_model",
     "path_effects",
@@ -64,6 +66,7 @@ _HOME = {
     "classify_heads": "labels",
     "compare_circuits": "circuits.compare",
     "compare_with_published": "published",
+    "composition_scores": "folded",
     "gallery": "pages.gallery",
     "load_model": "models",
     "path_effects": "paths",

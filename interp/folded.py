@@ -104,7 +104,7 @@ def head_weights(
     return found
 
 
-def composition(model: Any, *, distance: int = 0, fold: bool = True) -> Composition:
+def composition_scores(model: Any, *, distance: int = 0, fold: bool = True) -> Composition:
     """How strongly each head reads what each earlier head writes: see `interp.composition`.
 
     Folding matters. In SmolLM2-135M-Instruct as stored, L16H0 is first of all earlier heads for

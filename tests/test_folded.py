@@ -10,7 +10,7 @@ from interp import tokens
 from interp.composition import KINDS
 from interp.direct import Readout
 from interp.errors import InputError
-from interp.folded import composition, embedding, head_weights, norm_before, token_sample
+from interp.folded import composition_scores, embedding, head_weights, norm_before, token_sample
 from interp.hooks import run_with
 from interp.weights import ov_copy, qk_match
 
@@ -206,14 +206,14 @@ def test_the_model_is_left_as_it_was():
     model = interp.load_model(tiny("llama"))
     before = {name: weight.clone() for name, weight in model.plain.named_parameters()}
     state = torch.random.get_rng_state()
-    composition(model)
+    composition_scores(model)
     assert torch.equal(state, torch.random.get_rng_state())
     assert all(torch.equal(before[name], w) for name, w in model.plain.named_parameters())
 
 
 def test_composition_goes_through_grouped_heads_and_folded_norms():
     source = with_norms("llama")
-    found = composition(source, distance=2)
+    found = composition_scores(source, distance=2)
     weights = head_weights(source)
     for h1, h2 in ((0, 0), (1, 3), (3, 2)):
         A = torch.linalg.multi_dot(weights[0].OV(h1))
@@ -222,17 +222,17 @@ def test_composition_goes_through_grouped_heads_and_folded_norms():
         by_hand = (A @ B).norm() / A.norm() / B.norm()
         assert found.K[0, h1, 1, h2].item() == pytest.approx(by_hand.item(), rel=1e-4)
     assert found.floor == 32**-0.5
-    assert composition(with_norms("gpt2")).floor == pytest.approx(31**-0.5)
-    raw = composition(source, fold=False)
+    assert composition_scores(with_norms("gpt2")).floor == pytest.approx(31**-0.5)
+    raw = composition_scores(source, fold=False)
     assert not torch.allclose(raw.V, found.V, rtol=1e-2, equal_nan=True)
     with pytest.raises(InputError, match="at least two layers, got 1"):
-        composition(tiny("llama", num_hidden_layers=1, layer_types=None))
+        composition_scores(tiny("llama", num_hidden_layers=1, layer_types=None))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_of_weights_as_stored_the_scores_are_those_of_transformer_lens(family):
     model = interp.load_model(with_norms(family))
-    found = composition(model, fold=False)
+    found = composition_scores(model, fold=False)
     for kind in KINDS:
         theirs = model.bridge.all_composition_scores(kind).scores.detach()
         assert torch.allclose(found.scores(kind).nan_to_num(), theirs, atol=1e-5)
@@ -287,7 +287,7 @@ def test_a_sample_of_tokens_is_seeded_and_holds_no_token_twice():
 @pytest.mark.real_model
 def test_the_head_that_feeds_the_induction_heads_comes_first_by_weights(real_model):
     """Numbers measured with another tool on the weights as stored."""
-    found = composition(real_model, fold=False)
+    found = composition_scores(real_model, fold=False)
     for later, score in (((17, 3), 0.219), ((18, 7), 0.208), ((17, 4), 0.206), ((18, 6), 0.202)):
         first, second, *_ = found.strongest("K", 2, later=later)
         assert str(first.earlier) == "L16H0"

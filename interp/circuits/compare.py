@@ -23,7 +23,7 @@ from interp.direct import Readout
 from interp.edges import Edge
 from interp.errors import InputError
 from interp.files import staged
-from interp.folded import composition, embedding, head_weights, token_sample
+from interp.folded import composition_scores, embedding, head_weights, token_sample
 from interp.heads import Head
 from interp.hooks import attention_patterns, run
 from interp.mass import Attention
@@ -54,12 +54,12 @@ MEASURES = {
     "Q_z": "Q-composition, deviations above chance",
     "V_z": "V-composition, deviations above chance",
     "K_rank": "rank of the earlier head by K-composition",
-    "qk_match": "tokens that the pair matches with themselves",
-    "ov_copy": "tokens that the induction head copies",
+    "qk_match": "share of tokens that the pair matches with themselves",
+    "ov_copy": "share of tokens that the induction head copies",
     "loss_chance": "loss of a guess among all tokens (nats)",
     "loss_first_copy": "loss on the first copy (nats)",
     "loss_second_copy": "loss on the second copy (nats)",
-    "accuracy_second_copy": "right next tokens on the second copy",
+    "accuracy_second_copy": "share of right next tokens on the second copy",
     "induction_least": "induction, least over periods",
     "loss_most": "loss on the second copy, most over periods (nats)",
     "induction_without": "induction without the earlier head",
@@ -115,7 +115,13 @@ class Circuit:
             "by_period": self.by_period,
             "induction_heads": self.found.get("induction", {}),
             "previous_token_heads": self.found.get("previous token", {}),
-            "edges": [edge.record() for edge in self.edges],
+            "edges": [
+                {
+                    name: round(value, 6) if isinstance(value, float) else value
+                    for name, value in edge.record().items()
+                }
+                for edge in self.edges
+            ],
             "patterns": {
                 role: [[round(value, 4) for value in row] for row in pattern.tolist()]
                 for role, pattern in self.patterns.items()
@@ -157,7 +163,8 @@ class Comparison:
         if path.suffix != ".json":
             raise InputError(f"path must end in .json, got {path.name}")
         with staged(path.parent) as scratch:
-            text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+            # Thousands of edges and patterns: a line for each number would double the size.
+            text = json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
             (scratch / path.name).write_text(text + "\n", encoding="utf-8")
 
 
@@ -331,7 +338,7 @@ def _stripe(model: Model, probe: Probe, head: Head) -> float:
 
 
 def _by_weights(model: Model, feeder: Head, head: Head) -> dict[str, int | float]:
-    composed = composition(model)
+    composed = composition_scores(model)
     pair = (*feeder, *head)
     measures = {"composition_floor": composed.floor}
     for kind in ("K", "Q", "V"):
@@ -340,7 +347,7 @@ def _by_weights(model: Model, feeder: Head, head: Head) -> dict[str, int | float
     measures["K_rank"] = int(composed.rank("K")[pair])
     weights = head_weights(model, [feeder.layer, head.layer])
     ids = token_sample(model)
-    read = embedding(model, ids)
+    read = embedding(model, ids, through_mlp=True)  # Of what is built by hand the MLPs are empty.
     writer, reader = weights[feeder.layer], weights[head.layer]
     measures["qk_match"] = qk_match(read, writer, feeder.head, reader, head.head)
     readout = Readout(model)

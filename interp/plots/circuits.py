@@ -77,15 +77,17 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
         width=1.35 + slot * len(drawn),
         body=4 * step + 1.05,
         notes=[
-            f"Differences are from the first column, {first}. Positions, layers and heads count"
-            " from 0. Each model has random tokens of its own vocabulary."
+            f"The differences are from the first column, the circuit {first}. Positions, layers and"
+            " heads count from 0. Each model has random tokens of its own vocabulary."
         ],
     )
     with styled():
         for row, (role, words) in enumerate(ROLES.items()):
             top = 2 * row * step
             page.text(0.15, top + 0.42, wrapped(words, 0.95), size=8, weight="bold")
-            page.text(0.15, top + step + 0.42, wrapped(f"minus {first}", 0.95), color=QUIET)
+            page.text(
+                0.15, top + step + 0.42, wrapped("difference from the first", 0.95), color=QUIET
+            )
             for column, (name, pair) in enumerate(drawn.items()):
                 left = 1.25 + column * slot
                 for below in (0, 1):
@@ -106,11 +108,13 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
                     lowest = row == 1 and (below == 1 or name == first)
                     whole_ticks(panel, "key", "query", bottom=lowest, first=column == below)
         page.bar(1.25, "attention from query to key", COLOURS, 0, 1)
-        page.bar(4.2, f"difference from {first}", DIFFERENCES, -1, 1)
+        page.bar(4.2, "difference from the first", DIFFERENCES, -1, 1)
     return page.figure
 
 
-LEAST = 0.05
+GAINED = "#0072b2"
+
+LEAST = 0.15
 """Least change of a stripe that is drawn as an edge."""
 
 
@@ -162,15 +166,16 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
         panel = page.panel(0.4, 0.1, page.width - 0.8, 2.95)
         panel.set(xlim=(0, 1), ylim=(-0.25, 1.25))
         panel.axis("off")
-        for (source, target), value in sorted(seen.items(), key=lambda item: abs(item[1])):
+        lines = sorted(seen.items(), key=lambda item: (tops[item[0][1]], bottoms[item[0][0]]))
+        for place, ((source, target), value) in enumerate(lines):
             style: dict[str, Any] = (
-                {"color": ACCENT} if value < 0 else {"color": "#0072b2", "linestyle": "--"}
+                {"color": ACCENT} if value < 0 else {"color": GAINED, "linestyle": "--"}
             )
             x, y = (bottoms[source], tops[target]), (0.0, 1.0)
             panel.plot(
                 x, y, linewidth=0.5 + 5 * abs(value), solid_capstyle="butt", zorder=1, **style
             )
-            share = 0.72  # Near the target, where lines from one source have parted.
+            share = 0.62 + 0.2 * (place % 2)  # By turns, so that numbers side by side do not meet.
             at = x[0] + share * (x[1] - x[0]), share
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
             panel.text(*at, f"{value:+.2f}", size=6, ha="center", va="center", bbox=box, zorder=3)
@@ -190,10 +195,10 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
             color=QUIET,
             va="center",
         )
-        lines = [
-            Line2D([], [], color=ACCENT, linewidth=3, label="stripe lost"),
-            Line2D([], [], color="#0072b2", linewidth=3, linestyle="--", label="stripe gained"),
-        ]
+        keys = [Line2D([], [], color=ACCENT, linewidth=3, label="attention on its targets lost")]
+        if any(value > 0 for value in seen.values()):
+            gained = {"color": GAINED, "linewidth": 3, "linestyle": "--"}
+            keys.append(Line2D([], [], label="attention on its targets gained", **gained))
         corner = page.at(0.4, page.body - 0.45)
-        page.figure.legend(handles=lines, loc="upper left", bbox_to_anchor=corner, ncols=2)
+        page.figure.legend(handles=keys, loc="upper left", bbox_to_anchor=corner, ncols=2)
     return page.figure
