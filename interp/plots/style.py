@@ -14,26 +14,14 @@ from matplotlib.figure import Figure
 
 from interp.errors import InputError
 
-FONT = "DejaVu Sans"
-"""The font that matplotlib itself brings, so that figures are alike everywhere."""
+STYLE: dict[str, Any] = dict(
+    matplotlib.rc_params_from_file(
+        Path(__file__).with_name("interp.mplstyle"), use_default_template=False
+    )
+)
+"""The settings in `interp.mplstyle`, by name."""
 
-STYLE: dict[str, Any] = {
-    "font.family": FONT,
-    "font.size": 7.0,
-    "axes.titlesize": 7.5,
-    "axes.titlepad": 4,
-    "axes.linewidth": 0.5,
-    "legend.frameon": False,
-    "hatch.linewidth": 0.5,
-    # A `$` or a `\frac` in a name is text.
-    "text.parse_math": False,
-    # Letters drawn as shapes: the same picture with or without this font installed.
-    "svg.fonttype": "path",
-    # Publishers refuse the other kind, Type 3.
-    "pdf.fonttype": 42,
-    # Makes the names inside an SVG the same each time.
-    "svg.hashsalt": "interp",
-}
+FONT: str = STYLE["font.family"][0]
 
 ACCENT = "#d55e00"  # Vermilion, which every kind of colour vision tells from blue.
 GREY = "#e0e0e0"

@@ -1,12 +1,12 @@
 """Text from outside as labels: nothing lost, nothing executed; and how wide it is."""
 
-import unicodedata
 from functools import lru_cache
 
 from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.ft2font import FT2Font
 from matplotlib.textpath import text_to_path
 
+from interp.pages.visible import visible as seen
 from interp.plots.style import FONT, STYLE
 
 
@@ -22,16 +22,13 @@ def visible(text: str) -> str:
         >>> visible(" the"), visible("$x$"), visible("a\u200bb\n"), visible("")
         ('␣the', '$x$', 'aU+200Bb⏎', '∅')
     """
-    marks = {" ": "␣", "\n": "⏎", "\t": "⇥"}
-    return "".join(marks.get(character) or _literal(character) for character in text) or "∅"
+    return drawable(seen(text))
 
 
-def _literal(character: str) -> str:
-    # Unicode's kinds of what cannot be seen by itself: other, separator, mark; U+2800 is blank too.
-    hidden = unicodedata.category(character)[0] in "CZM"
-    if hidden or character in "␣⏎⇥∅\u2800" or ord(character) not in _glyphs():
-        return f"U+{ord(character):04X}"
-    return character
+def drawable(label: str) -> str:
+    """What the font lacks becomes its number."""
+    glyphs = _glyphs()
+    return "".join(c if ord(c) in glyphs else f"U+{ord(c):04X}" for c in label)
 
 
 @lru_cache
