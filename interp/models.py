@@ -316,11 +316,11 @@ def attention_only(
         bos_token_id=0,
         eos_token_id=0,
         tie_word_embeddings=False,
-        attn_implementation="eager",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.GPT2LMHeadModel(config)
+    model.set_attn_implementation("eager")
     for name, weight in model.named_parameters():
         if ".mlp." in name or ".ln_2." in name:
             weight.requires_grad = False

@@ -45,11 +45,12 @@ def main(
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
     with files.staged(out) as scratch:
         with command.progress(f"loading {model}") as step:
+            asked = interp.load_model(model, dtype=dtype, device=device)
             models = {
                 "absolute": interp.build_circuit("absolute", 128, 129, seed=seed),
                 "rotary": interp.build_circuit("rotary", 128, 129, seed=seed),
                 "learned": interp.load_model(learned.FOLDER),
-                "real": interp.load_model(model, dtype=dtype, device=device),
+                "real": asked,
             }
             found = compare.compare_circuits(models, seed=seed, rows=rows, progress=step)
             step("drawing")
