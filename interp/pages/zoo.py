@@ -1,0 +1,94 @@
+"""A zoo of patterns: what each kind of head should look like, beside the strongest real one."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp import hooks, tokens
+from interp.errors import InputError
+from interp.heads import Head
+from interp.labels import LABELS
+from interp.models import Model
+from interp.pages.stepped import rounded
+from interp.pages.visible import visible
+from interp.table import HeadScan
+from interp.targets import NONE, TARGETS
+
+LOOKS = {
+    "induction": "where the token's earlier copy was, it looks at what came next",
+    "duplicate_token": "at the earlier copy of its own token",
+    "previous_token": "at the token before",
+    "current_token": "at itself",
+    "local_window": "at the last tokens, evenly",
+    "sink": "at the first token, whatever the query",
+}
+
+LENGTH = 41
+"""Tokens of the row that is shown, BOS among them: random ones, then the same again."""
+
+
+def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
+    """Ideal and real patterns on random tokens that repeat.
+
+    An ideal head spreads its attention evenly over its targets, and rests on the first token
+    where it has none.
+
+    Args:
+        model: Whose heads are shown.
+        scan: Of this model. A kind that no head of it carries is left out.
+        seed: Of the tokens.
+
+    Returns:
+        words: The text of each token.
+        about: What is shown, in a sentence.
+        kinds: For each kind `name`, `looks`, `ideal`, `head`, `score`, and `pattern`.
+
+    Raises:
+        InputError: If no head has a label, or the model has no room for the tokens.
+    """
+    length = min(LENGTH, model.n_ctx)
+    probe = tokens.repeated(model.vocabulary, rows=1, length=length, bos=model.bos, seed=seed)
+    heads: dict[str, Head] = {}
+    first = dict(zip(scan.frame["name"].tolist(), scan.frame["label"].tolist(), strict=True))
+    for kind, word in LABELS.items():
+        found = scan.heads(word) if kind in LOOKS else []
+        # One whose label it is before one that carries it among others.
+        for head in sorted(found, key=lambda head: first[str(head)] != word)[:1]:
+            heads[kind] = head
+    if not heads:
+        raise InputError("scan must have a head with a label, got none")
+    patterns: dict[int, Tensor] = {}
+    hooks.run(
+        model,
+        probe.tokens,
+        lambda layer, pattern: patterns.__setitem__(layer, pattern[0].cpu()),
+        layers=sorted({head.layer for head in heads.values()}),
+    )
+    scores = scan.frame.set_index("name")
+    kinds = [
+        {
+            "name": LABELS[kind],
+            "looks": LOOKS[kind],
+            "ideal": rounded(ideal(kind, probe.tokens)),
+            "head": str(head),
+            "score": float(scores.loc[str(head), kind]),
+            "pattern": rounded(patterns[head.layer][head.head]),
+        }
+        for kind, head in heads.items()
+    ]
+    return {
+        "words": [visible(text) for text in model.texts_of(probe.tokens[0])],
+        "about": f"{model.name}, {length} random tokens, the second half the same as the first.",
+        "kinds": kinds,
+    }
+
+
+def ideal(kind: str, ids: Int[Tensor, "1 pos"]) -> Float[Tensor, "query key"]:
+    """The pattern of a head that does nothing else, on tokens of which the first is no target."""
+    keys = TARGETS[kind](ids)[0]
+    n = len(keys)
+    pattern = torch.zeros(n, n + 1).scatter_(1, torch.where(keys == NONE, n, keys), 1)[:, :n]
+    pattern[~pattern.any(1), 0] = 1
+    return pattern / pattern.sum(1, keepdim=True)
