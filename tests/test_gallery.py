@@ -79,6 +79,12 @@ def test_packing_keeps_any_weight_to_half_a_step():
         assert (unpacked(packed(steps)) - one).abs().max() <= 0.5 / 255 + 1e-6
 
 
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, torch.nan, torch.inf])
+def test_what_is_no_weight_is_not_packed(wrong):
+    with pytest.raises(InputError, match="patterns must be .* got .* in layer 3"):
+        as_steps(torch.tensor([[[1.0, 0.0], [wrong, 0.5]]]), where="layer 3")
+
+
 def test_a_thumbnail_pixel_is_the_largest_weight_of_its_block():
     steps = torch.arange(25, dtype=torch.uint8).view(1, 5, 5)
     assert thumbnail(steps, most=3).tolist() == [[[6, 8, 9], [16, 18, 19], [21, 23, 24]]]

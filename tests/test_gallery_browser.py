@@ -155,6 +155,19 @@ def test_the_value_under_the_pointer_is_the_tensors(show, place):
         page.keyboard.press("Escape")
 
 
+def test_a_larger_picture_reads_the_same(show):
+    made, patterns = plain()
+    page = show(made.to_html())
+    open_head(page, "L0H2")
+    before = page.evaluate("view.size")
+    page.select_option("#zoom", "2")
+    assert page.evaluate("view.size") == 2 * before
+    move_to(page, 10, 4)
+    query, key, value = read(page)
+    assert (query, key) == (10, 4)
+    assert abs(value - patterns[0, 0, 2, 10, 4].item()) < CLOSE
+
+
 def test_a_click_holds_the_cell_and_the_tokens_show_where_the_query_looks(show):
     made, _ = plain()
     page = show(made.to_html())
@@ -231,6 +244,9 @@ def test_no_text_gets_out_of_hand(show):
     labels = [token.inner_text() for token in page.query_selector_all("#strip bdi")]
     assert labels[: len(BREAKOUTS)] == [visible(text) for text in BREAKOUTS]
     assert len(set(labels)) == len(texts)
+    # What no font has would be the same box each time, and reads as its number instead.
+    assert page.evaluate("legible('a\\u{10fffe}\\u{10ffff}')") == "aU+10FFFEU+10FFFF"
+    assert page.evaluate("legible('aé\u03a9')") == "aé\u03a9"
     page.click("#circuitsvis-open")
     page.frame_locator("#frame iframe").locator("canvas").first.wait_for()
     for frame in page.frames:

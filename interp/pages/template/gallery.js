@@ -19,6 +19,29 @@ const make = (tag, text = "", more = {}) => {
 const fixed = (score) => (score === null ? "" : score.toFixed(2));
 const weightText = (step) => (step ? (step / STEPS).toFixed(3) : "less than 0.002");
 
+// A character that no font here has is drawn as a box, the same for all: its number says more.
+const missing = (() => {
+  const canvas = Object.assign(document.createElement("canvas"), { width: 24, height: 24 });
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.font = '16px system-ui, "DejaVu Sans", sans-serif';
+  const drawn = (character) => {
+    context.clearRect(0, 0, 24, 24);
+    context.fillText(character, 2, 18);
+    return context.getImageData(0, 0, 24, 24).data.join();
+  };
+  const box = drawn("\u{10FFFD}"); // For private use: in no font.
+  const known = new Map();
+  return (character) => {
+    if (character < "\u0250") return false;
+    if (!known.has(character)) known.set(character, drawn(character) === box);
+    return known.get(character);
+  };
+})();
+const number = (character) =>
+  `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+const legible = (label) =>
+  [...label].map((character) => (missing(character) ? number(character) : character)).join("");
+
 // Weights: the lower triangle, key by key and there query by query.
 
 async function inflate(id) {
@@ -231,6 +254,7 @@ function setPrompt() {
     ...labels.map((label, i) => make("bdi", label, { title: `position ${i}, id ${ids[i]}` })),
   );
   redraw();
+  if (data.alone && view.head) openHead(view.head);
 }
 
 function setLabel(label) {
@@ -244,6 +268,7 @@ function setLabel(label) {
 function start() {
   document.documentElement.dataset.theme = "light";
   $("about").textContent = data.about;
+  for (const prompt of data.prompts) prompt.labels = prompt.labels.map(legible);
   const prompts = data.prompts.map(({ title }, i) => make("option", title, { value: i }));
   $("prompt").append(...prompts);
   const orders = data.kinds.map(({ kind, word }) => make("option", `${word} score`, { value: kind }));
@@ -274,7 +299,13 @@ function start() {
   setLabel(null);
   setTheme();
   setPrompt();
-  const named = data.heads.find(({ name }) => `#${name}` === location.hash);
+  if (data.alone) {
+    document.documentElement.classList.add("alone");
+    $("view").after($("notes"));
+    $("notes").open = false;
+  }
+  const wanted = data.alone ?? location.hash.slice(1);
+  const named = data.heads.find(({ name }) => name === wanted);
   if (named) openHead(named);
 }
 

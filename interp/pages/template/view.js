@@ -1,6 +1,6 @@
 // One head in full: the picture with its tokens, the cell under the pointer, the keyboard.
 
-const view = { head: null, weights: null, query: 0, key: 0, held: false, size: 1, left: 0, top: 0 };
+const view = { head: null, weights: null, query: 0, key: 0, held: false, asked: false, size: 1, left: 0, top: 0 };
 const prompt = () => data.prompts[state.prompt];
 const at = (query, key) => view.weights[cell(prompt().labels.length, query, key)];
 const shade = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
@@ -34,8 +34,12 @@ async function openHead(head) {
       return token;
     }),
   );
-  if (!$("view").open) $("view").showModal();
-  $("map").focus();
+  // Alone on its page a head is no dialog, and must not draw a notebook's focus to itself.
+  if (data.alone) $("view").open = true;
+  else {
+    if (!$("view").open) $("view").showModal();
+    $("map").focus();
+  }
   redrawHead();
   remember(`#${head.name}`);
 }
@@ -83,8 +87,10 @@ function redrawHead() {
   const n = prompt().labels.length;
   const narrow = innerWidth < 600;
   view.left = view.top = narrow ? 44 : 92;
-  const room = Math.min($("view").clientWidth - 40 - view.left, innerHeight * 0.8 - view.top, 900);
-  view.size = Math.max(1, Math.min(28, Math.floor(room / n)));
+  const room = Math.min($("view").clientWidth - 40 - view.left, innerHeight * (data.alone ? 0.65 : 0.8) - view.top, 900);
+  view.size = Math.max(1, Math.min(28, Math.floor(room / n))) * Number($("zoom").value);
+  // Lines would hide cells as thin as they are, unless they are asked for.
+  if (!view.asked) $("mark").checked = view.size >= 3;
   const side = n * view.size;
   const [width, height] = [view.left + side + 2, view.top + side + 2];
   for (const id of ["map", "cross"]) {
@@ -235,7 +241,11 @@ $("view").addEventListener("close", () => {
 $("earlier").addEventListener("click", () => step(-1));
 $("later").addEventListener("click", () => step(1));
 $("close").addEventListener("click", () => $("view").close());
-$("mark").addEventListener("change", redrawHead);
+$("mark").addEventListener("change", () => {
+  view.asked = true;
+  redrawHead();
+});
+$("zoom").addEventListener("change", redrawHead);
 $("role").addEventListener("change", () => point(view.query, view.key));
 addEventListener("resize", redrawHead);
 
