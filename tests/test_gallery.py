@@ -81,7 +81,7 @@ def test_packing_keeps_any_weight_to_half_a_step():
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, torch.nan, torch.inf])
 def test_what_is_no_weight_is_not_packed(wrong):
-    with pytest.raises(InputError, match="patterns must be .* got .* in layer 3"):
+    with pytest.raises(InputError, match=r"patterns must be .* got .* in layer 3"):
         as_steps(torch.tensor([[[1.0, 0.0], [wrong, 0.5]]]), where="layer 3")
 
 
