@@ -269,14 +269,15 @@ def test_the_circuit_is_stepped_and_its_first_head_taken_out(show):
     page = show()
     made = circuit()
     words, vocabulary = made["words"], made["vocabulary"]
-    page.click("#circuit button:has-text('token before')")
+    for way in ("before", "after", "after"):
+        page.click(f"#circuit button:has-text('token {way}')")
     now = state(page, "circuit")
-    at = len(words) - 2
+    at = words.index("cat", 3)
     assert now["at"] == at
     for name in ("previous", "induction", "next"):
         same(now[name], torch.tensor(made["with_head"][name][at]))
     assert vocabulary[now["next"].argmax()] == words[at + 1]
-    assert f"it says {words[at + 1]}" in page.inner_text("#circuit .readout")
+    assert f"says “{words[at + 1]}”" in page.inner_text("#circuit .readout")
     page.uncheck("#circuit input[type=checkbox]")
     now = state(page, "circuit")
     same(now["induction"], torch.tensor(made["without_head"]["induction"][at]))
@@ -321,6 +322,9 @@ def test_the_theme_is_the_systems_until_another_is_chosen(show, scheme):
 def test_a_phone_scrolls_one_way_only_and_a_finger_drags_a_cell(show):
     page = show(viewport=NARROW, has_touch=True, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    # The chosen token is in sight, however long the row.
+    box = page.locator("#circuit .arcs text.here").first.bounding_box()
+    assert 0 < box["x"] < NARROW["width"] - box["width"]
     drag(page, "0,1", up=40)
     assert check_scores(page)["scores"][0, 1] == 1.0
     assert (

@@ -80,7 +80,8 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
     ]
     return {
         "words": [visible(text) for text in model.texts_of(probe.tokens[0])],
-        "about": f"{model.name}, {length} random tokens, the second half the same as the first.",
+        "about": f"{model.name}, {length} tokens: random ones that come again after"
+        f" {probe.periods[0]}.",
         "kinds": kinds,
     }
 

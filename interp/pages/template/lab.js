@@ -2,6 +2,15 @@
 
 const data = JSON.parse($("data").textContent);
 const told = {};
+const system = matchMedia("(prefers-color-scheme: dark)");
+function setTheme() {
+  const chosen = $("theme").value;
+  document.documentElement.dataset.theme = chosen === "auto" ? (system.matches ? "dark" : "light") : chosen;
+}
+$("theme").addEventListener("change", setTheme);
+system.addEventListener("change", setTheme);
+setTheme();
+$("main").hidden = false;
 for (const [name, build] of Object.entries(SECTIONS)) {
   const section = $(name);
   if (data[name]) told[name] = build(data[name], section);
@@ -15,13 +24,3 @@ for (const [name, build] of Object.entries(SECTIONS)) {
 window.lab = {
   state: () => Object.fromEntries(Object.entries(told).map(([name, tell]) => [name, tell()])),
 };
-
-const system = matchMedia("(prefers-color-scheme: dark)");
-function setTheme() {
-  const chosen = $("theme").value;
-  document.documentElement.dataset.theme = chosen === "auto" ? (system.matches ? "dark" : "light") : chosen;
-}
-$("theme").addEventListener("change", setTheme);
-system.addEventListener("change", setTheme);
-setTheme();
-$("main").hidden = false;

@@ -57,14 +57,15 @@ SECTIONS.mixed = (data, section) => {
 };
 
 SECTIONS.circuit = (data, section) => {
-  const now = { at: data.words.length - 1, on: true };
+  // Where the sentence begins again.
+  const now = { at: data.words.lastIndexOf(data.words[1]), on: true };
   const last = data.words.length - 1;
   const controls = part(section, "controls");
   const go = (to) => { now.at = Math.min(Math.max(to, 0), last); place.set(now.at); draw(); };
   button(controls, "token before", () => go(now.at - 1));
   button(controls, "token after", () => go(now.at + 1));
   const place = slider(controls, {
-    name: "token", min: 0, max: last, step: 1, value: last, words: (i) => `${i}: ${data.words[i]}`,
+    name: "token", min: 0, max: last, step: 1, value: now.at, words: (i) => `${i}: ${data.words[i]}`,
     input: go,
   });
   toggle(controls, `previous-token head ${data.previous}`, true, (on) => { now.on = on; draw(); });
@@ -113,9 +114,9 @@ SECTIONS.circuit = (data, section) => {
     const guess = next.indexOf(Math.max(...next));
     const truth = data.words[at + 1];
     const heard = next[guess] < 0.3
-      ? "no word stands out: the model has nothing to say."
-      : `it says ${data.vocabulary[guess]}, with probability ${number(next[guess], 3)}.`;
-    said.textContent = `At ${at}, ${data.words[at]}, ${heard}${truth === undefined ? "" : ` What follows is ${truth}.`}`;
+      ? "has nothing to say: no word stands out."
+      : `says “${data.vocabulary[guess]}”, with probability ${number(next[guess], 3)}.`;
+    said.textContent = `At “${data.words[at]}” (${at}) the model ${heard}${truth === undefined ? "" : ` What follows is “${truth}”.`}`;
   }
   draw();
   return () => state;
@@ -167,7 +168,7 @@ SECTIONS.cost = (data, section) => {
     ["tile_bytes", "one tile of scores instead", bytes],
     ["cache_bytes", "keys and values kept, all layers, 16 bits", bytes],
     ["window_cache_bytes", "the same of the window alone", bytes],
-    ["reach", "how far back the windows reach, layers (w − 1)", (x) => `${x.toLocaleString("en")} tokens`],
+    ["reach", "how far back the windows reach, layers (w − 1), n − 1 at most", (x) => `${x.toLocaleString("en")} tokens`],
   ].map(([key, name, words]) => {
     const row = make("tr");
     const cell = make("td");

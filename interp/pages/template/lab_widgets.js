@@ -24,7 +24,7 @@ const LOOKS = {
   plain() {},
   weight(cell, w) {
     cell.style.background = `color-mix(in oklab, var(--full) ${100 * Math.min(Math.abs(w), 1)}%, var(--card))`;
-    cell.style.color = Math.abs(w) > 0.5 ? "var(--card)" : "var(--ink)";
+    cell.style.color = Math.abs(w) > 0.56 ? "var(--card)" : "var(--ink)";
   },
   score(cell, s) {
     const side = s < 0 ? "var(--focus)" : "var(--accent)";
@@ -118,7 +118,7 @@ function matrix(host, { name, rows, columns = rows, look = "weight", small = fal
 
 // Arcs from one word to the others, as thick as the weight; on a narrow screen the row scrolls to it.
 function arcs(host, words, name) {
-  const [step, tall] = [64, 110];
+  const [step, tall] = [matchMedia("(max-width: 600px)").matches ? 46 : 64, 110];
   const wide = step * words.length;
   const track = part(host, "track-arcs");
   const picture = drawn("svg", { viewBox: `0 0 ${wide} ${tall + 24}`, class: "arcs", role: "img" });
@@ -140,7 +140,8 @@ function arcs(host, words, name) {
         drawn("text", { x: place(i), y: tall + 17, "text-anchor": "middle", class: i === row ? "here" : "" }, word),
       ),
     );
-    track.scrollLeft = place(row) - track.clientWidth / 2;
+    const most = weights.indexOf(Math.max(...weights));
+    track.scrollLeft = (place(row) + place(most) - track.clientWidth) / 2;
   };
 }
 
