@@ -67,7 +67,7 @@ def _strongest(scan: HeadScan, top: int) -> Table:
                 row["name"],
                 _figure(row[kind]),
                 _interval(row, kind),
-                _figure(row[f"{kind}_chance"]),
+                _figure(row.get(f"{kind}_chance", pd.NA)),
                 _figure(row.get(f"{kind}_null_99", pd.NA)),
                 _figure(row.get(f"text_{kind}", pd.NA)),
                 _signed(row.get(EFFECT, pd.NA)) if kind == "induction" else "-",
@@ -82,7 +82,9 @@ def _highest(scan: HeadScan) -> Table:
     for kind, label in LABELS.items():
         rows = scan.frame.sort_values(kind, ascending=False).head(1).to_dict("records")
         for row in rows:
-            table.add_row(label, row["name"], _figure(row[kind]), _figure(row[f"{kind}_chance"]))
+            table.add_row(
+                label, row["name"], _figure(row[kind]), _figure(row.get(f"{kind}_chance", pd.NA))
+            )
     return table
 
 
@@ -134,9 +136,9 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _signed(value: float) -> str:
+def _signed(value: Any) -> str:
     return "-" if pd.isna(value) else f"{value:+.2f}"
 
 
-def _figure(value: float) -> str:
+def _figure(value: Any) -> str:
     return "-" if pd.isna(value) else f"{value:.2f}"

@@ -91,6 +91,18 @@ class HeadScan:
             f"HeadScan({self.made_by.get('model', 'patterns')}: {len(self.frame)} heads: {counts})"
         )
 
+    def _repr_html_(self) -> str:
+        """In a notebook: heads by label and the strongest with their evidence, in a frame."""
+        from interp.pages.summary import scan_frame
+
+        return scan_frame(self)
+
+    def _repr_png_(self) -> bytes:
+        """In a notebook that shows no pages: all scores as a picture."""
+        from interp.pages.summary import scan_picture
+
+        return scan_picture(self)
+
     def to_frame(self) -> pd.DataFrame:
         """A copy of the table: one row per head."""
         return self.frame.copy()

@@ -7,7 +7,7 @@ It is one file that refers to nothing outside. How weights become bytes is in
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from interp.files import staged
 from interp.heads import Head
 from interp.labels import ANTI_INDUCTION, FORCED_WINDOW, LABELS
 from interp.pages import webpage
+from interp.pages.packing import STEPS, unpacked
 from interp.pages.prompts import Prompt
-from interp.pages.sheet import Section, sheet
+from interp.pages.sheet import Section, large, sheet
 from interp.pages.visible import prose
 from interp.table import HeadScan
 from interp.targets import TARGETS
@@ -50,6 +51,7 @@ class Gallery:
         heads: The heads on the page.
         prompts: The prompts, each with the packed weights of those heads.
         notes: What the page says about itself; first of all what was left out.
+        alone: The one head that the page shows in full, if it is a page of one head.
     """
 
     title: str
@@ -57,14 +59,30 @@ class Gallery:
     heads: list[Head]
     prompts: list[Prompt]
     notes: list[str]
+    alone: Head | None = None
+
+    def head(self, name: Any) -> "Gallery":
+        """One of the heads in full, with its tokens, as a page of its own.
+
+        It shows itself in a notebook and is saved as the whole is.
+
+        Args:
+            name: `L5H1`, `5.1` or `(5, 1)`.
+
+        Raises:
+            InputError: If the head is not on this page.
+        """
+        head = Head.parse(name)
+        if head not in self.heads:
+            raise InputError(f"name must be a head of the gallery, got {head}, which is not")
+        title = f"{head} in {self.title}"
+        return replace(self, title=title, heads=[head], notes=[], alone=head)
 
     def __repr__(self) -> str:
         lengths = ", ".join(str(len(prompt.ids)) for prompt in self.prompts)
         left_out = f"; {'; '.join(self.notes)}" if self.notes else ""
-        return (
-            f"Gallery({self.title}: {len(self.heads)} heads on prompts of {lengths}"
-            f" tokens{left_out})"
-        )
+        heads = "" if self.alone else f"{len(self.heads)} heads "
+        return f"Gallery({self.title}: {heads}on prompts of {lengths} tokens{left_out})"
 
     def to_html(self) -> str:
         """The page: one HTML document without any reference to the outside."""
@@ -84,7 +102,12 @@ class Gallery:
             for head in self.heads
         }
         return webpage.page(
-            self.title, self._data(rows), blocks, picture=self._repr_png_(), table=table
+            self.title,
+            self._data(rows),
+            blocks,
+            picture=self._repr_png_(),
+            table=table,
+            interactive=self.alone is None,
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -101,10 +124,14 @@ class Gallery:
         return path
 
     def _repr_html_(self) -> str:
-        return webpage.frame(self.to_html(), height=760)
+        return webpage.frame(self.to_html(), height=890 if self.alone else 760)
 
     def _repr_png_(self) -> bytes:
         rows, prompt = self._rows(), self.prompts[0]
+        if self.alone:
+            (row,) = rows
+            title = " ".join([row["name"], prose(", ".join(row["labels"])), _fixed(row["score"])])
+            return large(title, (unpacked(prompt.weights[self.alone]) * STEPS).round().byte())
         sections = []
         for word in self._groups(rows):
             members = [row for row in rows if row["label"] == word]
@@ -141,7 +168,8 @@ class Gallery:
         looks = {word: LOOKS[kind] for word, kind in _KIND_OF.items() if word != FORCED_WINDOW}
         return {
             "about": _about(self.scan, self.title),
-            "notes": [*self.notes, *_NOTES],
+            "notes": [*self.notes, *([_ALONE] if self.alone else _NOTES)],
+            "alone": self.alone and str(self.alone),
             "kinds": [{"kind": kind, "word": word} for kind, word in LABELS.items()],
             "looks": looks,
             "labels": [
@@ -178,6 +206,12 @@ _NOTES = [
     "Weights are kept in steps of 1/255, so that each is within 0.002 of the model's. In small"
     " pictures of long prompts a pixel is the largest weight of its block.",
 ]
+
+
+_ALONE = (
+    "Queries go down, keys across, counted from 0, and the colour is the attention weight from 0"
+    " to 1. Weights are kept in steps of 1/255, so that each is within 0.002 of the model's."
+)
 
 
 def _fixed(score: float | None) -> str:

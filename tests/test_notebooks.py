@@ -1,0 +1,259 @@
+"""What scans, heads and galleries show in a notebook, and the notebooks themselves, run."""
+
+import html
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from paged import BREAKOUTS, hostile, patterns_of, plain, scan_of
+from PIL import Image
+from test_gallery import Parsed
+
+import interp
+from interp.errors import InputError
+from interp.heads import Head
+from interp.pages.gallery import gallery
+from interp.pages.packing import unpacked
+from interp.pages.visible import visible
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def real_table():
+    return interp.HeadScan.load(ROOT / "figures" / "heads.parquet")
+
+
+def inside(view):
+    """The frame's attributes, and the document in it."""
+    shown = Parsed(view)
+    assert [tag for tag, _ in shown.elements] == ["iframe"]
+    attributes = shown.elements[0][1]
+    return attributes, attributes["srcdoc"]
+
+
+def cells(document):
+    """The rows of each table, as texts."""
+    rows = [part.split("</tr>")[0] for part in document.split("<tr>")[1:]]
+    return [[html.unescape(c.split("<")[0]) for c in _ends(row)] for row in rows]
+
+
+def _ends(row):
+    return [part.partition(">")[2] for part in row.replace("<th", "<td").split("<td")[1:]]
+
+
+def test_a_scan_shows_its_counts_and_its_strongest_heads_with_their_evidence(real_table):
+    _, document = inside(real_table._repr_html_())
+    rows = cells(document)
+    for label, count in real_table.summary().items():
+        assert [label, str(count)] in [row[:2] for row in rows]
+    best = real_table.having("induction").iloc[0]
+    ends = f"{best['induction_low']:.2f} to {best['induction_high']:.2f}"
+    shown = next(row for row in rows if row[:2] == ["induction", best["name"]])
+    assert shown[2:4] == [f"{best['induction']:.2f}", ends]
+    assert shown[5] == f"{best['induction_null_99']:.2f}"
+    assert shown[7] == f"{best['induction_logit_effect']:+.2f}"
+    assert f"{len(real_table.frame)} heads by their most specific label" in document
+    assert "seed 0" in document
+
+
+def test_a_scan_is_shown_without_scripts_in_a_frame_that_reaches_nothing(real_table):
+    attributes, document = inside(real_table._repr_html_())
+    assert attributes["sandbox"] == ""
+    page = Parsed(document)
+    assert not {"script", "img", "link", "a"} & {tag for tag, _ in page.elements}
+    policy = next(a["content"] for _, a in page.elements if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; style-src")
+    assert "http://" not in document
+    assert "https://" not in document
+
+
+def test_a_name_from_outside_stays_text_in_a_scan():
+    scan = hostile()[0].scan
+    _, document = inside(scan._repr_html_())
+    assert Parsed(document).count("script") == 0
+    assert html.escape(visible(BREAKOUTS[0])) in document
+    assert "window.X=1</script>" not in document
+
+
+def test_the_still_picture_of_a_scan_is_whole_and_the_same_each_time():
+    scan = scan_of(patterns_of())
+    picture = scan._repr_png_()
+    assert picture == scan._repr_png_()
+    pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("L"))
+    assert min(pixels.shape) > 500
+    edges = [pixels[:3], pixels[-3:], pixels[:, :3], pixels[:, -3:]]
+    assert all((edge == 255).all() for edge in edges)
+
+
+def test_a_head_in_full_is_a_page_with_its_weights_alone():
+    made, patterns = plain()
+    head = made.head("1.0")
+    attributes, document = inside(head._repr_html_())
+    page = Parsed(document)
+    assert attributes["sandbox"] == "allow-scripts"
+    assert page.data["alone"] == "L1H0"
+    assert [row["name"] for row in page.data["heads"]] == ["L1H0"]
+    assert {name for name in page.scripts if name.startswith("w0-")} == {"w0-L1H0"}
+    assert (unpacked(page.scripts["w0-L1H0"]) - patterns[1, 0, 0]).abs().max() < 0.002
+    assert "circuitsvis" not in page.scripts
+    assert Parsed(made.to_html()).data["alone"] is None
+    assert repr(head) == "Gallery(L1H0 in planted: attention heads: on prompts of 25 tokens)"
+
+
+def test_only_a_head_of_the_gallery_can_be_shown_in_full():
+    patterns = patterns_of()
+    made = gallery(scan_of(patterns), patterns, heads=["L1H0"])
+    with pytest.raises(InputError, match="name must be a head of the gallery, got L0H0"):
+        made.head(Head(0, 0))
+    with pytest.raises(InputError, match="head must be named like L5H1"):
+        made.head("first")
+
+
+@pytest.mark.parametrize("length", [1, 5, 25, 700])
+def test_the_still_picture_of_a_head_shows_its_weights(length):
+    patterns = patterns_of([["previous_token"]], torch.arange(length))
+    made = gallery(scan_of(patterns), patterns)
+    image = np.asarray(Image.open(io.BytesIO(made.head("L0H0")._repr_png_())).convert("RGB"))
+    side = max(1, 480 // length)
+    middle = side // 2
+    for query, key, dark in ((length - 1, max(0, length - 2), True), (length - 1, 0, length < 3)):
+        red = image[48 + query * side + middle, 40 + key * side + middle, 0]
+        assert (red < 100) == dark, (query, key)
+    if length > 1:
+        assert tuple(image[48 + middle, 40 + (length - 1) * side + middle]) == (0xE3, 0xE6, 0xEA)
+
+
+def test_showing_opens_no_socket(monkeypatch, real_table):
+    def refuse(*arguments, **options):
+        raise AssertionError("a socket was opened")
+
+    made, _ = plain()
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    for shown in (real_table, made, made.head("L1H0")):
+        assert shown._repr_html_().startswith("<iframe")
+        assert shown._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.browser
+def test_scan_head_and_gallery_on_one_page_keep_to_themselves(tmp_path):
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no Chromium on this machine")
+    made, patterns = plain()
+    views = [hostile()[0].scan, made.scan, made.head("L1H0"), made.head("L0H0"), made]
+    (tmp_path / "page.html").write_text(
+        f"<!doctype html><input id='own' value='mine'>{''.join(v._repr_html_() for v in views)}"
+    )
+    complaints = []
+    with api.sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        page = browser.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto((tmp_path / "page.html").as_uri())
+        page.focus("#own")
+        frames = []
+        for i in range(len(views)):
+            page.locator("iframe").nth(i).scroll_into_view_if_needed()
+            frames.append(page.frame_locator("iframe").nth(i))
+        for number, head in ((2, 0), (3, None)):
+            name = "L1H0" if head == 0 else "L0H0"
+            readout = frames[number].locator("#readout[data-query='24']")
+            readout.wait_for()
+            weight = patterns[1 if name == "L1H0" else 0, 0, 0, 24].max().item()
+            assert abs(float(readout.get_attribute("data-value")) - weight) < 0.002
+            assert frames[number].locator("#name").inner_text() == name
+            assert not frames[number].locator("#heads").is_visible()
+        frames[4].locator("#count").wait_for()
+        assert frames[4].locator("dialog[open]").count() == 0
+        assert frames[0].locator("table").count() == 2
+        assert BREAKOUTS[0] in frames[0].locator("caption").first.inner_text()
+        assert page.evaluate("document.activeElement.id") == "own"
+        assert page.evaluate("typeof data + typeof X") == "undefinedundefined"
+        browser.close()
+    assert complaints == []
+
+
+def test_there_are_three_notebooks_and_they_are_kept_without_outputs():
+    assert [path.name[:2] for path in NOTEBOOKS] == ["1_", "2_", "3_"]
+    for path in NOTEBOOKS:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+        assert all(c["outputs"] == [] and c["execution_count"] is None for c in code)
+        assert path.stat().st_size < 20_000
+
+
+def jupyter(*arguments, folder):
+    """Runs nbconvert there, with nothing of the user's own."""
+    homes = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+    done = subprocess.run(
+        [sys.executable, "-m", "nbconvert", *arguments],
+        cwd=folder,
+        env={**os.environ, **{name: str(folder.parent / "jupyter") for name in homes}},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def shown_by(path, tmp_path):
+    """What a run of the notebook shows, cell by cell, and the page that nbconvert makes of it."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    (tmp_path / "figures").mkdir()
+    shutil.copy(path, folder)
+    shutil.copy(ROOT / "figures" / "heads.parquet", tmp_path / "figures")
+    jupyter("--to", "notebook", "--inplace", "--execute", path.name, folder=folder)
+    jupyter("--to", "html", path.name, folder=folder)
+    content = json.loads((folder / path.name).read_text(encoding="utf-8"))
+    outputs = [
+        {kind: "".join(text) for kind, text in output["data"].items()}
+        for cell in content["cells"]
+        for output in cell.get("outputs", [])
+        if "data" in output
+    ]
+    return outputs, (folder / path.with_suffix(".html").name).read_text(encoding="utf-8")
+
+
+def check_views(outputs, page, count):
+    """The views are in the notebook and in the page, each with its picture."""
+    views = [output for output in outputs if "<iframe" in output.get("text/html", "")]
+    assert len(views) == count
+    assert all(view["image/png"] for view in views)
+    assert [a["srcdoc"] for tag, a in Parsed(page).elements if tag == "iframe"] == [
+        inside(view["text/html"])[1] for view in views
+    ]
+    assert [view["image/png"] for view in outputs if "<Figure" in view["text/plain"]]
+
+
+def test_the_notebook_on_circuits_runs_and_its_page_keeps_the_views(tmp_path):
+    outputs, page = shown_by(NOTEBOOKS[2], tmp_path)
+    check_views(outputs, page, 2)
+    assert "'absolute': {'induction': 'L1H5', 'previous_token': 'L0H3'}" in str(outputs)
+    assert outputs[-1]["text/plain"] == "([], 0.0)"
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize(("number", "views"), [(1, 1), (2, 3)])
+def test_the_notebooks_on_the_real_model_run(number, views, tmp_path):
+    outputs, page = shown_by(NOTEBOOKS[number - 1], tmp_path)
+    check_views(outputs, page, views)
+    if number == 1:
+        assert any(output["text/plain"].startswith("[L18H6, L17H3, L17H4") for output in outputs)
+        assert (tmp_path / "notebooks" / "heads.parquet").exists()
+    else:
+        assert any(output["text/plain"].startswith("[(' glad'") for output in outputs)
+        assert (tmp_path / "notebooks" / "gallery.html").stat().st_size < 2_000_000
