@@ -9,6 +9,7 @@ from interp.plots.circuits import circuit_diagram, circuit_patterns, comparison_
 from interp.plots.curves import accuracy_curve, cost_curves, distance_curves, sensitivity_chart
 from interp.plots.mosaic import score_mosaic
 from interp.plots.patterns import pattern_page
+from interp.plots.sink_experiment import sink_losses
 from interp.plots.style import save_figure
 from interp.plots.texts import visible
 from interp.plots.training import phase_change
@@ -25,5 +26,6 @@ __all__ = [
     "save_figure",
     "score_mosaic",
     "sensitivity_chart",
+    "sink_losses",
     "visible",
 ]
