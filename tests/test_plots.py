@@ -272,7 +272,7 @@ def test_a_scan_without_labelled_heads_is_a_sentence():
         ([0, 0], [5, 6, 5, 7], "6 tokens, BOS doubled, some tokens come again."),
         ([0], [5, 6, 7], "4 tokens, opened by BOS, no token comes again."),
         ([0], [5, 6, 0], "4 tokens, opened by BOS, no token comes again."),
-        ([0], [], "1 tokens, opened by BOS, no token comes again."),
+        ([0], [], "1 token, opened by BOS, no token comes again."),
     ],
 )
 def test_the_prompt_is_described_from_its_tokens(opening, body, said):
@@ -401,7 +401,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
         pattern_page(SCAN, patterns_of(PLAN[:1]))
     empty = patterns_of()
     empty.tokens = torch.full_like(empty.tokens, NONE)
-    with pytest.raises(InputError, match="patterns must have a token in their first row, got pad"):
+    with pytest.raises(InputError, match="prompt must have at least one token, got none in row 0"):
         pattern_page(SCAN, empty)
     with pytest.raises(InputError, match="scan must hold at least one head, got none"):
         score_mosaic(HeadScan(SCAN.frame.head(0), {}))

@@ -1,5 +1,6 @@
 """A page: title, what was run, panels placed in inches, notes."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,9 +64,27 @@ class Page:
         bar.tick_params(length=2, width=0.5, pad=2)
 
 
-def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:
-    """Values from 0 to 1 as colours; where there is none (NaN) the panel's ground shows."""
-    panel.imshow(values, COLOURS, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> tuple[int, int]:
+    """Values from 0 to 1 as colours; where there is none (NaN) the panel's ground shows.
+
+    Where cells are smaller than a dot of a printed page (300 to the inch), each dot shows the
+    largest of several, so that nothing thin is lost; returned is how many, down and across.
+    """
+    figure, place = panel.figure, panel.get_position()
+    assert isinstance(figure, Figure)
+    sides = figure.get_figheight() * place.height, figure.get_figwidth() * place.width
+    down, across = (
+        math.ceil(round(cells / (300 * side), 6))
+        for cells, side in zip(values.shape, sides, strict=True)
+    )
+    ends = (-0.5, values.shape[1] - 0.5, values.shape[0] - 0.5, -0.5)
+    for axis, several in enumerate((down, across)):
+        starts = np.arange(0, values.shape[axis], several)
+        values = np.fmax.reduceat(values, starts, axis=axis)  # Of a number and NaN, the number.
+    panel.imshow(
+        values, COLOURS, vmin=0, vmax=1, interpolation="nearest", aspect="auto", extent=ends
+    )
+    return down, across
 
 
 def whole_ticks(panel: Axes, across: str, down: str, *, bottom: bool, first: bool) -> None:

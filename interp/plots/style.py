@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 from interp.errors import InputError
 
-STYLE: dict[str, Any] = dict(
-    matplotlib.rc_params_from_file(
-        Path(__file__).with_name("interp.mplstyle"), use_default_template=False
-    )
-)
+_FILE = Path(__file__).with_name("interp.mplstyle")
+STYLE: dict[str, Any] = {
+    str(name): value
+    for name, value in matplotlib.rc_params_from_file(_FILE, use_default_template=False).items()
+}
 """The settings in `interp.mplstyle`, by name."""
 
 FONT: str = STYLE["font.family"][0]

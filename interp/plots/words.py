@@ -3,6 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
+from interp.errors import InputError
+from interp.heads import Head
 from interp.labels import LABELS
 from interp.plots.texts import inches, prose
 from interp.scores import Thresholds
@@ -47,3 +49,20 @@ def what_was_run(scan: HeadScan) -> str:
         f" (seed {scan.made_by.get('seed')}, {scan.made_by.get('dtype')}). Scored from the first"
         f" repeat on{f', but {early} before it' if early else ''}."
     )
+
+
+def head_name(scan: HeadScan | None, head: Head) -> str:
+    """The head with the model's name, its label and the score behind it, as far as known.
+
+    Raises:
+        InputError: If the scan lacks the head.
+    """
+    if scan is None:
+        return str(head)
+    rows = scan.frame.loc[scan.frame["name"] == str(head)].to_dict("records")
+    if not rows:
+        raise InputError(f"scan must hold {head}, got {len(scan.frame)} heads without it")
+    label = rows[0]["label"]
+    kind = next((kind for kind, word in LABELS.items() if word == label), None)
+    score = "" if kind is None else f" (score {rows[0][kind]:.2f})"
+    return f"{model_name(scan)}: {head}, {label}{score}"

@@ -1,0 +1,109 @@
+"""One head in full: every query and key with its token."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from interp.heads import Head
+from interp.labels import LABELS
+from interp.plots.page import Page, paint
+from interp.plots.prompts import Shown, border, in_words, kind_of, marked_of_head, special_of
+from interp.plots.style import ACCENT, GREY, styled
+from interp.plots.texts import inches
+from interp.plots.words import head_name, thresholds_of
+from interp.table import HeadScan
+
+SIZE = 5.5
+"""Of the tokens' letters, in points."""
+
+SLOT = 0.1
+"""Inches between two tokens that are named."""
+
+WIDE = 5.6, 7.6
+"""Inches of the panel: on a page's width, and at most."""
+
+
+def head_page(
+    patterns: Any,
+    head: Any,
+    tokens: Any = None,
+    *,
+    texts: Sequence[Any] | None = None,
+    layers: Sequence[int] | None = None,
+    row: int | None = None,
+    scan: HeadScan | None = None,
+) -> Figure:
+    """The attention of one head on one prompt, each cell at its tokens.
+
+    Queries down, keys across, from 0 to 1; later keys are grey. The targets of the head's kind
+    are outlined where a scan tells the kind. Where there is no room for every token, every
+    second, third and so on is named, and the notes say so.
+
+    Args:
+        patterns: From `attention_patterns`, or attention after the softmax of any source, in
+            the shapes that `classify_heads` takes.
+        head: `L5H1` or `Head(5, 1)`.
+        tokens: The token ids that were run, where `patterns` do not carry them.
+        texts: The text of each token; `<id>` if there is none.
+        layers: The layers' own numbers, where `patterns` do not carry them; `0, 1, ...`.
+        row: Which prompt of a batch.
+        scan: Of the same model, for its name, the head's label and its score.
+
+    Raises:
+        InputError: If texts, tokens and patterns differ in length, a batch has several prompts
+            and no `row` is given, the prompt is empty or longer than 1,024 tokens, a pattern
+            is no causal attention, or the head is not there.
+    """
+    head = Head.parse(head)
+    prompt = Shown.of(patterns, tokens, texts, layers, row)
+    attention, length = prompt.pattern(head), len(prompt.ids)
+    kind = None if scan is None else kind_of(scan, head)
+    side = min(max(min(0.3 * length, WIDE[0]), SLOT * length), WIDE[1])
+    step = int(np.ceil(round(SLOT * length / side, 6)))
+    labels = prompt.labels(width=1.1, size=SIZE)[::step]
+    margin = 0.45 + max(inches(label, SIZE) for label in labels)
+    notes = ["Queries down, keys across, each at its token; layers and heads count from 0."]
+    if scan is not None:
+        notes.append(
+            "The score is the scan's: mean attention mass on the targets, all its prompts."
+        )
+    if step > 1:
+        notes.append(f"Every {_ordinal(step)} token is named, and all are drawn.")
+    if any(label.endswith("…") for label in labels):
+        notes.append("Long tokens end in … where they are cut.")
+    page = Page(
+        head_name(scan, head),
+        in_words(prompt, {} if scan is None else scan.made_by),
+        width=max(7.2, margin + side + 0.2),
+        body=0.1 + side + margin + 0.6,
+        notes=[" ".join(notes)],
+    )
+    legend = [Patch(facecolor=GREY, label="later tokens: out of sight")]
+    with styled():
+        panel = page.panel(margin, 0.1, side, side)
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        paint(panel, attention.masked_fill(later, np.nan).numpy())
+        panel.patch.set_facecolor(GREY)
+        if kind is not None and scan is not None:
+            cells = marked_of_head(
+                kind, prompt.ids, attention, thresholds_of(scan), special_of(scan)
+            )
+            panel.add_collection(border(cells.numpy(), 72 * side / length))
+            words = f"targets: {LABELS[kind]}"
+            legend.insert(0, Patch(facecolor="none", edgecolor=ACCENT, label=words))
+        places = range(0, length, step)
+        panel.set_xticks(places, labels, rotation=90, size=SIZE)
+        panel.set_yticks(places, labels, size=SIZE)
+        panel.tick_params(length=2, width=0.5, pad=1.5)
+        panel.set_xlabel("key", labelpad=2)
+        panel.set_ylabel("query", labelpad=2)
+        page.foot("attention from query to key", legend)
+    return page.figure
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")

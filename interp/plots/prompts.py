@@ -1,0 +1,170 @@
+"""The one prompt that a figure shows: labels for its tokens, a head's pattern, and its targets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from matplotlib.collections import LineCollection
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.heads import Head
+from interp.labels import ANTI_INDUCTION, LABELS
+from interp.pages.prompts import LONGEST, Source, sources
+from interp.pages.visible import distinct
+from interp.plots.style import ACCENT
+from interp.plots.texts import drawable, inches, visible
+from interp.scores import Thresholds, targets_of
+from interp.sinks import halves, sink_columns, spaced
+from interp.table import HeadScan
+from interp.targets import NONE, earlier_copies, ordinary
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One prompt of some patterns, without padding.
+
+    Attributes:
+        ids: Its token ids.
+        texts: Their texts, as they are.
+        layers: The number of each layer, and its pattern.
+    """
+
+    ids: Int[Tensor, " pos"]
+    texts: Sequence[str]
+    layers: dict[int, Float[Tensor, "head query key"]]
+
+    @classmethod
+    def of(
+        cls,
+        patterns: Any,
+        tokens: Any = None,
+        texts: Sequence[Any] | None = None,
+        layers: Sequence[int] | None = None,
+        row: int | None = None,
+    ) -> "Shown":
+        """The prompt in `row` of patterns of any source, as `interp.gallery` takes them.
+
+        Raises:
+            InputError: If there are several prompts and no `row`, or no such row; the prompt is
+                too long to draw; or patterns, tokens and texts do not fit each other.
+        """
+        rows: list[Source] = list(sources(patterns, tokens, texts, layers))
+        if row is None and len(rows) > 1:
+            raise InputError(f"row must be given for a batch of {len(rows)} prompts, got none")
+        if row is not None and not 0 <= row < len(rows):
+            raise InputError(f"row must be from 0 to {len(rows) - 1}, got {row}")
+        chosen = rows[row or 0]
+        if len(chosen.ids) > LONGEST:
+            raise InputError(
+                f"patterns must be of at most {LONGEST:,} tokens to be drawn, got"
+                f" {len(chosen.ids):,}: run the first {LONGEST:,} alone, which changes no weight"
+            )
+        return cls(chosen.ids, chosen.texts, dict(chosen.layers))
+
+    def pattern(self, head: Head) -> Float[Tensor, "pos pos"]:
+        """The attention of `head`, from query (down) to key (across).
+
+        Raises:
+            InputError: If it is not there.
+        """
+        if head.layer not in self.layers or head.head >= len(self.layers[head.layer]):
+            heads = len(next(iter(self.layers.values())))
+            raise InputError(
+                f"patterns must hold {head}, got layers {list(self.layers)} of {heads} heads"
+            )
+        return self.layers[head.layer][head.head].detach().cpu().float()
+
+    def labels(self, *, width: float, size: float) -> list[str]:
+        """Each token as a label; what is wider than `width` inches ends in … there."""
+        words = [drawable(label) for label in distinct(self.texts, self.ids.tolist())]
+        return [cut(word, width=width, size=size) for word in words]
+
+
+def cut(label: str, *, width: float, size: float) -> str:
+    """The beginning of a label, and …, where it is wider than `width` inches."""
+    if inches(label, size) <= width:
+        return label
+    label = label[:200]
+    while inches(f"{label}…", size) > width:
+        label = label[:-1]
+    return f"{label}…"
+
+
+def special_of(scan: HeadScan | None) -> list[int]:
+    """The ids of special tokens that a scan knows of."""
+    bos = None if scan is None else scan.made_by.get("bos")
+    return [] if bos is None else [bos]
+
+
+def marked(
+    kind: str, tokens: Int[Tensor, " pos"], thresholds: dict[str, Any], special: list[int]
+) -> Bool[Tensor, "pos pos"]:
+    """Which cells `[query, key]` are targets of the kind, by the tokens alone."""
+    widths = Thresholds(window_width=thresholds["window_width"])
+    keys = targets_of(kind, tokens[None], special, widths)[0]
+    length = len(tokens)
+    cells = torch.zeros(length, length + 1, dtype=torch.bool)
+    cells.scatter_(1, keys % (length + 1), True)  # No target, -1, goes to the column cut off.
+    return cells[:, :-1]
+
+
+def marked_of_head(
+    kind: str,
+    tokens: Int[Tensor, " pos"],
+    attention: Float[Tensor, "pos pos"],
+    thresholds: dict[str, Any],
+    special: list[int],
+) -> Bool[Tensor, "pos pos"]:
+    """Which cells are targets of the kind; for a sink, the columns where this head rests too."""
+    cells = marked(kind, tokens, thresholds, special)
+    if kind == "sink":
+        fit = ordinary(tokens[None], special)
+        share, least = thresholds["sink_column"], thresholds["sink_queries"]
+        queries = spaced(fit)
+        rows = attention[None, None, queries[0].clamp(min=0)] * (queries[0] != NONE)[:, None]
+        later = halves(queries, len(tokens))
+        columns = sink_columns(rows, later, share=share, least=least)[0][0]
+        cells = cells | (fit.T & columns).tril(-1)
+    return cells
+
+
+def border(cells: Bool[np.ndarray, "pos pos"], cell: float) -> LineCollection:
+    """Lines between targets and all else: they cover no cell, whose side is `cell` points."""
+    padded = np.pad(cells, 1)
+    above, beside = (np.argwhere(np.diff(padded, axis=axis)) - 0.5 for axis in (0, 1))
+    lines = [((k - 1, q), (k, q)) for q, k in above] + [((k, q - 1), (k, q)) for q, k in beside]
+    return LineCollection(lines, colors=ACCENT, linewidths=min(0.5, cell / 9))
+
+
+def kind_of(scan: HeadScan, head: Head) -> str | None:
+    """The kind behind the head's label; None if no kind gave it, or the scan lacks the head."""
+    found = scan.frame.loc[scan.frame["name"] == str(head), "label"].tolist()
+    words = {word: kind for kind, word in LABELS.items()} | {ANTI_INDUCTION: "induction"}
+    return words.get(found[0]) if found else None
+
+
+def in_words(shown: Shown, made_by: dict[str, Any]) -> str:
+    """The prompt in words: how long, BOS or not, where it repeats, how it begins."""
+    tokens, texts = shown.ids, shown.texts
+    words, bos = [f"{len(tokens)} token{'' if len(tokens) == 1 else 's'}"], made_by.get("bos")
+    opening = int((tokens == bos).int().cumprod(0).sum()) if bos is not None else 0
+    if "bos" in made_by:
+        words.append(["without BOS", "opened by BOS", "BOS doubled"][min(opening, 2)])
+    body = tokens[opening:]
+    copies = enumerate(earlier_copies(body[None])[0, :, 0].tolist())
+    period = next((here - copy for here, copy in copies if copy != NONE), None)
+    if period is None:
+        words.append("no token comes again")
+    elif torch.equal(body[period:], body[:-period]):
+        repeat = f"the repeat starts at position {opening + period}"
+        words.append(f"then the same {period} over and over; {repeat}")
+    else:
+        words.append("some tokens come again")
+    labels = (visible(text) for text in texts[:10])
+    # The dot stays on the line of the token before it.
+    begins = "\u00a0· ".join(label if len(label) < 25 else label[:23] + "…" for label in labels)
+    return f"Prompt: {', '.join(words)}. It begins: {begins}{' …' if len(texts) > 10 else ''}"

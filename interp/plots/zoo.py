@@ -1,0 +1,112 @@
+"""The zoo: what each kind of head should look like, beside the strongest real one."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from torch import Tensor
+
+from interp.heads import Head
+from interp.labels import LABELS
+from interp.plots.page import Page, paint, whole_ticks
+from interp.plots.patterns import pooled_notes
+from interp.plots.prompts import Shown, border, in_words, marked, marked_of_head, special_of
+from interp.plots.style import ACCENT, GREY, QUIET, styled
+from interp.plots.texts import wrapped
+from interp.plots.words import LOOKS, model_name, thresholds_of
+from interp.table import HeadScan
+from interp.targets import TARGETS
+
+if TYPE_CHECKING:
+    from interp.hooks import AttentionPatterns
+
+
+def zoo_heads(scan: HeadScan) -> dict[str, Head]:
+    """One head of each kind: the strongest whose first label it is, else the strongest with it.
+
+    Kinds that no head carries are absent.
+    """
+    chosen = {}
+    for kind, word in LABELS.items():
+        heads = scan.having(word)
+        first = heads.loc[heads["label"] == word]
+        best = (heads if first.empty else first)["name"].tolist()
+        if best:
+            chosen[kind] = Head.parse(best[0])
+    return chosen
+
+
+def head_zoo(
+    scan: HeadScan, patterns: "AttentionPatterns | list[Any]", *, row: int | None = None
+) -> Figure:
+    """For each kind its ideal pattern, from the targets, and that of the strongest real head.
+
+    An ideal head spreads its attention evenly over its targets, and rests on the first token
+    where it has none. Queries down, keys across, from 0 to 1; the targets are outlined.
+
+    Args:
+        scan: Which heads are what; `zoo_heads` says which are drawn.
+        patterns: Of the same model on a prompt in which tokens come again, with those heads'
+            layers.
+        row: Which prompt of a batch.
+
+    Raises:
+        InputError: As `pattern_page`.
+    """
+    prompt, thresholds, special = Shown.of(patterns, row=row), thresholds_of(scan), special_of(scan)
+    length, heads = len(prompt.ids), zoo_heads(scan)
+    size, slot, step = 1.02, 2.3, 1.7
+    page = Page(
+        f"{model_name(scan)}: each kind of head, ideal and real",
+        in_words(prompt, scan.made_by),
+        width=7.2,
+        body=2 * step + 0.75,
+        notes=[
+            "Left of each pair: attention spread evenly over the kind's targets, else on the first"
+            " token. Right: the strongest head that has the kind as its first label (else with it),"
+            " and its score from the scan, the mean attention mass on the targets over all its"
+            " prompts. Layers, heads and positions count from 0.",
+            *pooled_notes(length, size),
+        ],
+    )
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    with styled():
+        for place, kind in enumerate(TARGETS):
+            down, across = divmod(place, 3)
+            left, top = 0.45 + across * slot, down * step
+            page.text(left, top + 0.02, LABELS[kind], size=8, weight="bold")
+            page.text(left, top + 0.17, LOOKS[kind].format(**thresholds), color=QUIET)
+            pairs = [("ideal", ideal(kind, prompt.ids, thresholds, special))]
+            cells = [marked(kind, prompt.ids, thresholds, special)]
+            if kind in heads:
+                name = heads[kind]
+                score = scan.frame.set_index("name")[kind].to_dict()[str(name)]
+                pairs.append((f"{name}  {score:.2f}", prompt.pattern(name)))
+                cells.append(marked_of_head(kind, prompt.ids, pairs[1][1], thresholds, special))
+            else:
+                told = wrapped("No head of this model carries the label.", size - 0.1)
+                page.text(left + size + 0.12, top + 0.5, told, color=QUIET)
+            for column, ((title, pattern), targets) in enumerate(zip(pairs, cells)):
+                panel = page.panel(left + column * (size + 0.06), top + 0.46, size, size)
+                paint(panel, pattern.masked_fill(later, np.nan).numpy())
+                panel.patch.set_facecolor(GREY)
+                panel.add_collection(border(targets.numpy(), 72 * size / length))
+                panel.set_title(title)
+                outer = across == 0 and column == 0
+                whole_ticks(panel, "key", "query", bottom=down == 1, first=outer)
+        outlined = Patch(facecolor="none", edgecolor=ACCENT, label="targets of the kind")
+        hidden = Patch(facecolor=GREY, label="later tokens: out of sight")
+        page.foot("attention from query to key", [outlined, hidden])
+    return page.figure
+
+
+def ideal(
+    kind: str, tokens: Int[Tensor, " pos"], thresholds: dict[str, Any], special: list[int]
+) -> Float[Tensor, "pos pos"]:
+    """The attention of a head that does nothing but look at its targets, evenly, or rest."""
+    cells = marked(kind, tokens, thresholds, special).float()
+    cells[cells.sum(-1) == 0, 0] = 1
+    return cells / cells.sum(-1, keepdim=True)
