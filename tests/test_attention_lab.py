@@ -240,6 +240,12 @@ def test_the_zoo_shows_the_heads_of_the_model_asked_for(tmp_path):
         kind = shown[name]
         real, wanted = torch.tensor(kind["pattern"]), torch.tensor(kind["ideal"])
         assert (real - wanted).abs().max() < 0.01
+    table = SCRIPT.parent.parent / "figures" / "heads.json"
+    other = tmp_path / "other.html"
+    done = run("--model", tmp_path / "model", "--scan", table, "--out", other)
+    assert done.returncode == 2
+    assert "--scan must be of model, got one of SmolLM2-135M-Instruct" in done.stderr
+    assert not other.exists()
 
 
 @pytest.mark.parametrize(
