@@ -12,7 +12,11 @@ import typer
 from interp import command
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from interp import Head, HeadScan, Model
+
+PICTURES = ("page", "heads", "arcs", "zoo", "layers")
 
 
 def main(
@@ -43,6 +47,19 @@ def main(
         None
     ),
     format: Annotated[str, typer.Option(help="html, png, svg, pdf, by commas.")] = "html",
+    draw: Annotated[
+        str | None,
+        typer.Option(
+            help="The pictures, by commas: page (the strongest heads of each label), heads (each"
+            " of HEADS in full), arcs (where one query of each of HEADS looks), zoo (a head of"
+            " each kind beside its ideal), layers (scores by layer).  [default: page; with HEADS"
+            " heads too]"
+        ),
+    ] = None,
+    query: Annotated[
+        int | None,
+        typer.Option(min=0, help="Position of the query for arcs.  [default: the last]"),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results"),
     limit: Annotated[
         float, typer.Option(help="Size of the page in millions of bytes at most.")
@@ -55,7 +72,8 @@ def main(
 
     Writes to the folder OUT: gallery.html, one self-contained page with all heads, by label, each
     of which opens in full; and gallery.png, .svg or .pdf, the strongest heads of each label on the
-    first prompt (gallery_2 and so on for further ones). A page that would be larger than LIMIT
+    first prompt (gallery_2 and so on for further ones); and what else DRAW lists, as head_L5H1,
+    arcs_L5H1, zoo and score_by_layer, the last two once. A page that would be larger than LIMIT
     shows the strongest heads of each label, and of a prompt its first 1,024 tokens; it says so.
 
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
@@ -73,6 +91,9 @@ def main(
     named = _named(heads)
     if named and label is not None:
         raise interp.InputError("--heads must stand without --label, got both")
+    asked = command.listed(draw or ("page,heads" if named else "page"), PICTURES, name="--draw")
+    if not named and {"heads", "arcs"} & set(asked):
+        raise interp.InputError(f"--draw must list heads and arcs with --heads alone, got {draw}")
     with files.staged(out) as scratch:
         with command.progress(f"loading {model}") as step:
             opened = interp.load_model(model, dtype=dtype, device=device)
@@ -102,17 +123,35 @@ def main(
             pictures = [ending for ending in formats if ending != "html"]
             kinds = [kind for kind, word in LABELS.items() if label and word in label.split(",")]
             layers = None if chosen is None else sorted({head.layer for head in chosen})
-            for number, row in enumerate(rows[: len(rows) if pictures else 0], start=1):
+            drawn: dict[str, "Figure"] = {}
+            if pictures and "layers" in asked:
+                drawn["score_by_layer"] = plots.score_by_layer(table)
+            if pictures and "zoo" in asked:
+                step("drawing the zoo")
+                of = sorted({head.layer for head in plots.zoo_heads(table).values()}) or [0]
+                patterns = interp.attention_patterns(opened, rows[0][: pages.LONGEST], of)
+                drawn["zoo"] = plots.head_zoo(table, patterns)
+            for number, row in enumerate(rows, start=1):
+                if not pictures or not {"page", "heads", "arcs"} & set(asked):
+                    break
                 step(f"drawing prompt {number}")
                 patterns = interp.attention_patterns(opened, row[: pages.LONGEST], layers)
-                figure = plots.pattern_page(
-                    table,
-                    patterns,
-                    top=4 if chosen is None else 8,
-                    heads=chosen,
-                    kinds=kinds or list(LABELS),
-                )
-                name = "gallery" if number == 1 else f"gallery_{number}"
+                end = "" if number == 1 else f"_{number}"
+                if "page" in asked:
+                    drawn[f"gallery{end}"] = plots.pattern_page(
+                        table,
+                        patterns,
+                        top=4 if chosen is None else 8,
+                        heads=chosen,
+                        kinds=kinds or list(LABELS),
+                    )
+                for head in named or []:
+                    if "heads" in asked:
+                        drawn[f"head_{head}{end}"] = plots.head_page(patterns, head, scan=table)
+                    if "arcs" in asked:
+                        arcs = plots.attention_arcs(patterns, head, query, scan=table)
+                        drawn[f"arcs_{head}{end}"] = arcs
+            for name, figure in drawn.items():
                 for ending in pictures:
                     plots.save_figure(figure, scratch / f"{name}.{ending}")
         written = sorted(path.name for path in scratch.iterdir())

@@ -111,8 +111,7 @@ def attention_arcs(
             panel.add_patch(arc).set_clip_on(False)
         numbers = [key for key in drawn if weights[key] >= NUMBERED]
         for key in _apart(numbers, 0.6 / slot):
-            _, top, over, _ = _arc(query, key, 0.3 / slot).vertices
-            at = (query + key) / 2, 0.75 * float(max(top[1], over[1]))
+            at = (query + key) / 2, 0.75 * _height(query, key)
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
             panel.text(*at, f"{weights[key]:.2f}", size=6, ha="center", va="center", bbox=box)
         panel.set_xticks(named, [labels[place] for place in named], rotation=90, size=SIZE)
@@ -132,11 +131,15 @@ def attention_arcs(
 
 def _arc(query: int, key: int, loop: float) -> Path:
     """From the query over to the key, the higher the farther; to itself, a loop of that width."""
-    distance = query - key
-    height = 1.25 * (0.15 + 0.85 * distance / max(query, 1))
-    ends = (query, key) if distance else (query + loop, query - loop)
+    height = _height(query, key)
+    ends = (query, key) if key < query else (query + loop, query - loop)
     points = [(query, 0), (ends[0], height), (ends[1], height), (key, 0)]
     return Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
+
+
+def _height(query: int, key: int) -> float:
+    """Of the points that bend the curve; it rises to three quarters of that."""
+    return 1.25 * (0.15 + 0.85 * (query - key) / max(query, 1))
 
 
 def _apart(places: Iterable[int], gap: float) -> list[int]:
