@@ -74,7 +74,7 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
         "One circuit, built by hand, learned, and found",
         f"Attention on {length} tokens: BOS, then {length // 2} random tokens, then the same again."
         " Queries down, keys across.",
-        width=1.35 + slot * len(drawn),
+        width=max(7, 1.35 + slot * len(drawn)),
         body=4 * step + 1.05,
         notes=[
             f"The differences are from the first column, the circuit {first}. Positions, layers and"
