@@ -68,6 +68,15 @@ def test_only_the_heads_asked_for_are_drawn_on_prompts_of_our_own(made, tmp_path
     assert "6 of the scan's 8 heads are not on this page." in done.stdout
 
 
+def test_the_pictures_asked_for_are_drawn_and_no_others(made, tmp_path):
+    given = ["--model", made / "model", "--scan", made / "heads.json", "--out", tmp_path]
+    given += ["--heads", "L0H1,L1H2", "--prompt", "w5 w6 w5 w6", "--prompt", "w7", "--query", "0"]
+    done = run(*given, "--format", "svg", "--draw", "heads,arcs,zoo,layers")
+    assert done.returncode == 0, done.stderr
+    each = {f"{of}_{head}{n}" for of in ("head", "arcs") for head in HEADS for n in ("", "_2")}
+    assert {path.stem for path in tmp_path.iterdir()} == {"zoo", "score_by_layer", *each}
+
+
 def test_a_label_chooses_the_heads_that_carry_it(made, tmp_path):
     table = interp.HeadScan.load(made / "heads.json")
     word = next(iter(table.summary()))
@@ -79,7 +88,14 @@ def test_a_label_chooses_the_heads_that_carry_it(made, tmp_path):
     assert sorted(shown) == sorted(str(head) for head in table.heads(word))
 
 
+HEADS = ("L0H1", "L1H2")
 MISTAKES = {
+    "unknown picture": (["--draw", "all"], "--draw must list some of page, heads, arcs, zoo"),
+    "heads in full without heads": (["--draw", "arcs"], "--draw must list heads and arcs with"),
+    "no such query": (
+        ["--heads", "L0H1", "--draw", "arcs", "--format", "png", "--prompt", "w5", "--query", "9"],
+        "--query must be from 0 to",
+    ),
     "unknown format": (["--format", "gif"], "--format must list some of html, png, svg, pdf"),
     "unknown head name": (["--heads", "five"], "--heads: head must be named like L5H1"),
     "heads and label": (["--heads", "L0H0", "--label", "sink"], "--heads must stand without"),
