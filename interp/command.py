@@ -61,8 +61,9 @@ def run(main: Callable[..., None]) -> None:
         except InputError as error:
             told = str(error)
             # An argument is an option here, which is written with two dashes.
-            is_option = told.split(" ")[0] in signature(main).parameters
-            _leave_with_error(f"--{told}" if is_option else told)
+            name, _, rest = told.partition(" ")
+            is_option = name in signature(main).parameters
+            _leave_with_error(f"--{name.replace('_', '-')} {rest}" if is_option else told)
         except KeyboardInterrupt as interrupt:
             CONSOLE.print(f"interrupted: {interrupt}" if interrupt.args else NOTHING)
             raise typer.Exit(130) from None

@@ -44,7 +44,7 @@ def verify(
     model: Any,
     scan: HeadScan,
     *,
-    kinds: Sequence[str] | None = None,
+    kinds: str | Sequence[str] | None = None,
     top: SupportsIndex = 10,
     draws: SupportsIndex = 20,
     rows: SupportsIndex = 4,
@@ -90,6 +90,7 @@ def verify(
     length = None if length is None else whole("length", length)
     model = load_model(model)
     _check_scan(model, scan)
+    kinds = [kinds] if isinstance(kinds, str) else kinds
     asked = list(dict.fromkeys(kinds or labels_in(scan)))
     chosen = {label: _strongest(scan, label, top) for label in asked}
     made = _probes(model, rows, seed, min(LENGTH, model.n_ctx) if length is None else length)

@@ -193,6 +193,12 @@ class Model:
         return any(name.endswith(".sinks") for name, _ in self.inner.named_parameters())
 
     @property
+    def chunked(self) -> bool:
+        """Whether a layer attends within blocks of fixed places (Llama 4), not within a window."""
+        kinds = getattr(self._config, "layer_types", None) or ()
+        return "chunked_attention" in kinds
+
+    @property
     def inner(self) -> Any:
         """The model that the bridge wraps, as transformers knows it."""
         return self.bridge.original_model

@@ -58,7 +58,7 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
 
 def streams(model: Model) -> bool:
     """Whether every attention layer of `model` can be streamed: found out on two tokens."""
-    if model.plain is None:
+    if model.plain is None or model.chunked:
         return False
     seen = []
     try:

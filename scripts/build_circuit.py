@@ -76,8 +76,14 @@ def main(
 def _line(model: "Model") -> str:
     config = model.plain.config
     made = config.hand_built
+    left_out = [
+        words
+        for part, words in (("previous", "no previous-token head"), ("match", "no match"))
+        if not made[part]
+    ]
+    parts = f" ({', '.join(left_out)}: no induction)" if left_out else ""
     return (
-        f"{made['previous_token_head']} previous token, {made['induction_head']} induction;"
+        f"{made['previous_token_head']} previous token, {made['induction_head']} induction{parts};"
         f" {config.vocab_size} ids, {model.n_ctx} positions, width {config.hidden_size},"
         f" sharpness {made['sharpness']:g}"
     )

@@ -34,7 +34,8 @@ def main(
     The columns are two circuits with weights set by hand (absolute and rotary positions), a
     two-layer model trained on repeated tokens, and MODEL. Writes comparison.json, and as figures
     circuit_patterns (both heads of each circuit) and circuit_diagram (which earlier heads feed
-    MODEL's induction heads) to the folder OUT.
+    MODEL's induction heads) to the folder OUT. Where MODEL has no induction head there is no
+    diagram.
 
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
@@ -59,7 +60,11 @@ def main(
                 for ending in formats:
                     plots.save_figure(figure, scratch / f"{name}.{ending}")
         written = sorted(path.name for path in scratch.iterdir())
-    command.show(*_lines(found), f"wrote {', '.join(written)} to {out}")
+    command.show(*_lines(found))
+    for name in ("circuit_patterns", "circuit_diagram"):
+        if not any(file.startswith(name) for file in written):
+            command.show(f"no {name}: nothing to draw; one in {out} is of an earlier run")
+    command.show(f"wrote {', '.join(written)} to {out}")
 
 
 def _lines(found: "Comparison") -> Iterator["str | Table"]:

@@ -111,7 +111,8 @@ def _lines(found: Verification) -> Iterator[str]:
             for name, effect in measures.items():
                 yield f"  {method}, {_words(name)}: {effect.verdict}"
     yield "\nin square brackets: 95 % interval over rows; few rows make it rough"
-    yield "not decided: the interval reaches beyond the random heads, and does not lie beyond them"
+    yield "an effect lies beyond 0 and all random heads with its whole interval; none lies between"
+    yield "0 and them with all of it; anything else is not decided"
     yield "second copy, first copy: loss on tokens that repeat, and before they do"
     yield "in-context score: loss late in a text minus loss early in it, below 0 if context helps"
     if any(0 < len(result.draws) < FEW_DRAWS for result in found.labels.values()):

@@ -111,6 +111,8 @@ def test_one_layer_alone_has_no_pair():
 def test_what_cannot_be_compared_is_refused():
     with pytest.raises(InputError, match="models must name at least one, got none"):
         compare_circuits({})
+    with pytest.raises(InputError, match="models must map names to models, got list"):
+        compare_circuits([tiny("llama")])
     with pytest.raises(InputError, match="rows must be at least 2, got 1"):
         compare_circuits({"one": tiny("llama")}, rows=1)
 

@@ -28,6 +28,7 @@ def test_the_four_columns_are_printed_and_written(folder, tmp_path):
     # The random model has no induction heads: what needs none is there all the same.
     assert "loss_second_copy" in content["circuits"]["real"]
     assert content["edges"] == []
+    assert "no circuit_diagram: nothing to draw" in ran.stdout
     assert "left out of real: no head is labelled induction, the highest score is" in ran.stdout
     lines = [line.split() for line in ran.stdout.splitlines()]
     assert ["induction", "head", "L1H5", "L1H2", "L1H1", "-"] in lines

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from scored import scored
 from tiny_models import CONFIGS, tiny, words_tokenizer
 
@@ -59,6 +60,20 @@ def test_streaming_gives_the_scores_of_the_patterns(family, padding):
     model = interp.load_model(tiny(family))
     assert streams(model)
     assert largest_difference(by_both(model, rows(model, padding))) < 1e-5
+
+
+def test_attention_within_blocks_is_read_by_hooks():
+    settings = {
+        **{"vocab_size": 200, "max_position_embeddings": 64, "num_hidden_layers": 2},
+        **{"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
+        **{"intermediate_size": 64, "intermediate_size_mlp": 64, "num_local_experts": 2},
+        **{"attention_chunk_size": 16, "layer_types": ["chunked_attention"] * 2},
+        **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2},
+    }
+    config = transformers.Llama4TextConfig(**settings)
+    model = interp.load_model(transformers.AutoModelForCausalLM.from_config(config))
+    assert not streams(model)
+    assert interp.scan_heads(model, rows=1, quick=True).made_by["method"] == "hooks"
 
 
 SPOILED = {

@@ -111,7 +111,7 @@ def test_two_draws_are_called_few_in_the_verdict_and_in_the_file(saved, done):
     for measures in found["measures"].values():
         assert all(" (few draws): " in measure["verdict"] for measure in measures.values())
     assert "few draws: fewer than 20" in done.stdout
-    assert "not decided: the interval reaches beyond" in done.stdout
+    assert "anything else is not decided" in done.stdout
 
 
 def test_without_a_table_the_model_is_scanned_first_and_all_labels_are_judged(saved, tmp_path):

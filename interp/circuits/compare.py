@@ -21,7 +21,7 @@ from torch import Tensor
 from interp.ablation import ablated, logits, losses
 from interp.direct import Readout
 from interp.edges import Edge
-from interp.errors import InputError
+from interp.errors import InputError, whole, whole_seed
 from interp.files import staged
 from interp.folded import composition_scores, embedding, head_weights, token_sample
 from interp.heads import Head
@@ -141,6 +141,13 @@ class Comparison:
     circuits: dict[str, Circuit]
     made_by: dict[str, Any]
 
+    def __repr__(self) -> str:
+        pairs = (
+            f"{name} {' and '.join(map(str, circuit.heads.values())) or 'no induction head'}"
+            for name, circuit in self.circuits.items()
+        )
+        return f"Comparison({'; '.join(pairs)})"
+
     def to_json(self) -> dict[str, Any]:
         """As it is written: `edges` are those of the last circuit."""
         circuits = {name: circuit.to_json() for name, circuit in self.circuits.items()}
@@ -169,7 +176,7 @@ class Comparison:
 
 
 def compare_circuits(
-    models: Mapping[str, Any],
+    models: Any,
     *,
     seed: int = 0,
     rows: int = 8,
@@ -178,7 +185,8 @@ def compare_circuits(
     """Measure the induction circuit of each model with the same ruler.
 
     Args:
-        models: By the name of their column: `Model`s, or anything that `load_model` takes.
+        models: A mapping from the name of a column to its `Model`, or to anything that
+            `load_model` takes.
         seed: Of the random tokens, which each model has from its own vocabulary.
         rows: Rows of random tokens for each measure, at least 2.
         progress: Called with what is done now.
@@ -187,10 +195,11 @@ def compare_circuits(
         InputError: If there are no models, or one cannot be loaded, or has no room to repeat
             anything. What a model does not allow is left out of its column, with the reason.
     """
+    if not isinstance(models, Mapping):
+        raise InputError(f"models must map names to models, got {type(models).__name__}")
     if not models:
         raise InputError("models must name at least one, got none")
-    if rows < 2:
-        raise InputError(f"rows must be at least 2, got {rows}")
+    rows, seed = whole("rows", rows, least=2), whole_seed(seed)
     opened = {name: load_model(model) for name, model in models.items()}
     circuits = {}
     for name, model in opened.items():
@@ -232,8 +241,9 @@ def measure_circuit(
     measures |= _losses(model, probe)
     targets = scan.heads("induction")
     if not targets:
-        best = scan.frame["induction"].max()
-        why = f"no head is labelled induction, the highest score is {best:.2f}"
+        best = scan.frame["induction"].dropna()
+        highest = f"the highest score is {best.max():.2f}" if len(best) else "none could be scored"
+        why = f"no head is labelled induction, {highest}"
         return circuit.lacking(MEASURES, why)
 
     head = circuit.heads["induction"] = targets[0]

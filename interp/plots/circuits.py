@@ -59,6 +59,7 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
     shown = {name: circuit for name, circuit in circuits.items() if circuit["patterns"]}
     if not shown:
         raise InputError("circuits must have patterns, got none")
+    absent = [name for name in circuits if name not in shown]
     drawn = {
         name: {role: np.array(circuit["patterns"][role], float) for role in ROLES}
         for name, circuit in shown.items()
@@ -78,7 +79,8 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
         body=4 * step + 1.05,
         notes=[
             f"The differences are from the first column, the circuit {first}. Positions, layers and"
-            " heads count from 0. Each model has random tokens of its own vocabulary."
+            " heads count from 0. Each model has random tokens of its own vocabulary.",
+            *(f"Not drawn, for want of such heads: {prose(name)}." for name in absent),
         ],
     )
     with styled():
