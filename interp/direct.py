@@ -46,13 +46,15 @@ class Readout:
             raise InputError("the model is not at hand as transformers runs it")
         if any("ln1_post" in block._modules for block in bridge.blocks):
             raise InputError("a norm follows the heads' output")
-        if "ln_final" not in bridge._modules:
+        path = bridge.ln_final.name if "ln_final" in bridge._modules else None
+        # Where the norm comes after each part, OPT keeps a None in the place of the final one.
+        if path is None or dict(model.plain.named_modules()).get(path) is None:
             raise InputError("there is no final norm")
         self.model = model
         weight = model.plain.get_output_embeddings().weight.detach()
         if not weight.is_floating_point() or weight.shape[1] != int(bridge.cfg.d_model):
             raise InputError("the unembedding does not read the residual stream")
-        self.norm = Norm(model.plain.get_submodule(bridge.ln_final.name), weight[0])
+        self.norm = Norm(model.plain.get_submodule(path), weight[0])
         W_U = weight.float()
         self.W_U: Float[Tensor, "vocab d_model"] = W_U - W_U.mean(0)
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.composition import Composition, compose
-from interp.errors import InputError
+from interp.errors import InputError, whole
 from interp.hooks import attention_layers, run_with
 from interp.mass import FromQK
 from interp.models import Model, load_model
@@ -68,22 +68,23 @@ def head_weights(
 
     Args:
         model: A `Model`, or anything that `load_model` takes.
-        layers: Which layers; all that have attention if left out.
+        layers: Which layers, in any order; all that have attention if left out.
         fold: Whether norms are folded in. Without it the weights are those that are stored,
             which is what TransformerLens shows and many published numbers go by; they read the
             output of the norm, not the stream.
 
     Returns:
-        By layer, in float32.
+        By layer, in the order asked for, in float32.
 
     Raises:
         InputError: If the scores of a layer are no product of queries and keys that are linear
             in the stream: with norms of queries and keys (Qwen3, Gemma 3), latent attention
-            (DeepSeek) or a bias by distance (ALiBi: Bloom, MPT). If weights are packed or not
-            in memory, or if the model's own scores do not come out of them.
+            (DeepSeek) or a bias by distance (ALiBi: Bloom, MPT). If weights are packed, not in
+            memory or not finite, or if the model's own scores do not come out of them. If a
+            layer is not there or has no attention.
     """
     model = load_model(model)
-    wanted = attention_layers(model, layers)
+    wanted = list(dict.fromkeys(attention_layers(model, layers)))
     for layer in wanted:
         _refuse_other_scores(model, layer)
     tokens = model.vocabulary[:TRIED_ON][None]
@@ -92,8 +93,10 @@ def head_weights(
     rotaries = _rotaries(model)
     found: dict[int, HeadWeights] = {}
     for layer, x in zip(wanted, streams_in.values(), strict=True):
+        folded = _folded(model, layer)
+        _refuse_not_finite(folded, model, layer)
         sigma = norm_before(model, layer).scale_of(x)
-        folded = _found_out(_folded(model, layer), seen[layer], x, sigma, rotaries)
+        folded = _found_out(folded, seen[layer], x, sigma, rotaries)
         off = seen[layer].off(folded, x, sigma)
         if not off <= (1e-4 if model.dtype_name == "float32" else 5e-2):
             raise InputError(
@@ -152,16 +155,25 @@ def embedding(
         `HeadWeights` take. Of learned positions nothing is in them.
 
     Raises:
-        InputError: If the effective embedding is wanted and the model has no first MLP that
-            reads the residual stream.
+        InputError: If an id is not in the model's table. If the stream does not open with what
+            is in the table, but for a factor (OPT-350m maps it to another width). If the
+            effective embedding is wanted and the model has no first MLP that reads the
+            residual stream.
     """
     model = load_model(model)
     inner = model.inner if model.plain is None else model.plain
     table = inner.get_input_embeddings().weight.detach()
+    for i in ids.tolist():
+        whole("ids", i, least=0, most=len(table) - 1)
     # Some models multiply what is in the table (Gemma, Granite): by what, two tokens tell.
     pair = run_with(model, model.vocabulary[:2, None], ["blocks.0.hook_resid_pre"])
     apart = torch.sub(*pair["blocks.0.hook_resid_pre"][:, 0].float())
     stored = torch.sub(*table[model.vocabulary[:2].to(table.device)].float())
+    if len(stored) != len(apart):
+        raise InputError(
+            f"the residual stream must open with the embedding, got one of {len(stored)}"
+            f" dimensions in a stream of {len(apart)}"
+        )
     times = (apart @ stored) / (stored @ stored)
     if not torch.allclose(apart, times * stored, rtol=1e-2, atol=1e-2 * float(apart.abs().max())):
         raise InputError("the residual stream must open with the embedding, got another")
@@ -241,6 +253,15 @@ def _refuse_other_scores(model: Model, layer: int) -> None:
         )
 
 
+def _refuse_not_finite(weights: HeadWeights, model: Model, layer: int) -> None:
+    for name, W in vars(weights).items():
+        if isinstance(W, Tensor) and not W.isfinite().all():
+            raise InputError(
+                f"weights must be finite numbers, but not all are in {name} of layer {layer} of"
+                f" {model.name} or in the norm beside it"
+            )
+
+
 @dataclass
 class _Seen:
     """A layer's own attention on a few tokens, to compare with.
@@ -267,7 +288,8 @@ class _Seen:
         error = weights.scores(x.float(), sigma) - self.scores
         if self.scale is None:  # A pattern does not say what all scores of a row have in common.
             error = error - self._common(error)
-        return float(error[self.counted].abs().max() / self.scores[self.counted].abs().max())
+        most, largest = (float(x[self.counted].abs().max()) for x in (error, self.scores))
+        return most / largest if largest else most  # A head without weights scores 0 everywhere.
 
     def _common(self, scores: Float[Tensor, "*rest key"]) -> Float[Tensor, "*rest 1"]:
         seen = torch.where(self.counted, scores, 0).sum(-1, keepdim=True)

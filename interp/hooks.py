@@ -5,7 +5,7 @@ that no more than one layer's patterns need ever exist; `attention_patterns` kee
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, whole
 from interp.models import Model, load_model
 from interp.targets import NONE
 
@@ -82,15 +82,6 @@ def run(
         return look
 
     hooks = [(f"blocks.{layer}.attn.hook_pattern", hook(layer)) for layer in wanted]
-    absent = [
-        layer
-        for layer, (name, _) in zip(wanted, hooks, strict=True)
-        if name not in model.bridge.hook_dict
-    ]
-    if absent:
-        raise InputError(
-            f"layers must have attention, got {absent}, which have none in {model.name}"
-        )
     _forward(model, tokens, hooks)
     if silent := set(wanted) - seen:
         raise InputError(f"no attention was seen in layers {sorted(silent)} of {model.name}")
@@ -137,14 +128,25 @@ def attention_patterns(
 def run_with(
     model: Model, tokens: Int[Tensor, "batch pos"], names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Run `tokens` once, and keep what passes the hooks of those names."""
+    """Run `tokens` once, and keep what passes the hooks of those names, in their order.
+
+    Raises:
+        InputError: If the model has no such hook, or nothing passes it.
+    """
     seen: dict[str, Tensor] = {}
+    _refuse_without(model, [name for name in names if name not in model.bridge.hook_dict])
 
     def keep(name: str) -> Callable[..., None]:
         return lambda value, hook: seen.__setitem__(name, value.detach())
 
     _forward(model, tokens, [(name, keep(name)) for name in names])
-    return seen
+    _refuse_without(model, [name for name in names if name not in seen])
+    return {name: seen[name] for name in names}
+
+
+def _refuse_without(model: Model, absent: list[str]) -> None:
+    if absent:
+        raise InputError(f"model must have {absent[0]}, got {model.name}, which has none")
 
 
 def _forward(
@@ -207,17 +209,26 @@ def cheap_forward(model: Any) -> dict[str, Any]:
     }
 
 
-def attention_layers(model: Model, layers: Sequence[int] | None) -> list[int]:
-    """The layers asked for, or all that have attention."""
+def attention_layers(model: Model, layers: Any) -> list[int]:
+    """The layers asked for, or all that have attention.
+
+    Raises:
+        InputError: If one is not there or has no attention, or `layers` are no whole numbers.
+    """
+    there = [
+        i
+        for i in range(model.n_layers)
+        if f"blocks.{i}.attn.hook_pattern" in model.bridge.hook_dict
+    ]
     if layers is None:
-        return [
-            i
-            for i in range(model.n_layers)
-            if f"blocks.{i}.attn.hook_pattern" in model.bridge.hook_dict
-        ]
-    if not layers:
+        return there
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise InputError(f"layers must be several whole numbers, got {layers!r}")
+    wanted = [whole("layers", layer, least=0, most=model.n_layers - 1) for layer in layers]
+    if not wanted:
         raise InputError("layers must name at least one layer, got none")
-    for layer in layers:
-        if not 0 <= layer < model.n_layers:
-            raise InputError(f"layers must be from 0 to {model.n_layers - 1}, got {layer}")
-    return list(layers)
+    if absent := [layer for layer in wanted if layer not in there]:
+        raise InputError(
+            f"layers must have attention, got {absent}, which have none in {model.name}"
+        )
+    return wanted

@@ -46,8 +46,11 @@ class Norm:
         """What each position of the input `x` was divided by to give `y`.
 
         Raises:
-            InputError: If the module turns out to be no such norm.
+            InputError: If the module turns out to be no such norm, or a number is not finite.
         """
+        if not (x.isfinite().all() and y.isfinite().all()):
+            kind = type(self.module).__name__
+            raise InputError(f"activations are not finite where the norm, a {kind}, is")
         x = x - x.mean(-1, keepdim=True) if self.centred else x
         whole = x * self.gain
         parallel = (whole * (y - self.bias)).sum(-1)
@@ -60,7 +63,7 @@ class Norm:
         """What the norm divides each position of `x` by.
 
         Raises:
-            InputError: If the module turns out to be no such norm.
+            InputError: If the module turns out to be no such norm, or a number is not finite.
         """
         with torch.no_grad():
             return self.scale(x.float(), self.module(x).float())

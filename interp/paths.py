@@ -55,9 +55,9 @@ _TOKENS = 4096
 
 def path_effects(
     model: Any,
-    to: Sequence[Head | str],
+    to: Head | str | Sequence[Head | str],
     *,
-    sources: Sequence[Head | str] | None = None,
+    sources: Head | str | Sequence[Head | str] | None = None,
     rows: int = 16,
     seed: int = 0,
     length: int | None = None,
@@ -78,10 +78,16 @@ def path_effects(
         length: Tokens in a row; 129 if left out, or the model's context if that is shorter.
         progress: Called with (removals done, removals in all).
 
+    Returns:
+        An edge for each head of `to`, each path and each source in an earlier layer: attention on
+        the induction targets (`stripe`) and the effect on the right token's logit, before and
+        after, with intervals of the change.
+
     Raises:
         InputError: If a head is not there, or is no later than any source, or has no induction
-            targets in sight; if the model's attention cannot be streamed, its parts do not sum
-            to the logits, or its attention does not read the norm of the residual stream.
+            targets in sight; if the model's logits are not finite, its attention cannot be
+            streamed, its parts do not sum to the logits, or its attention does not read the
+            norm of the residual stream.
     """
     model = load_model(model)
     receivers = _in_model(model, "to", to)
@@ -280,18 +286,33 @@ def _readout(model: Model) -> Readout:
     Raises:
         InputError: If it is not, or the attention cannot be streamed.
     """
+    if model.plain is not None and not _logits(model).isfinite().all():
+        raise InputError(
+            f"model must give finite logits, got {model.name}: weights or activations are not"
+            f" finite in {model.dtype_name}"
+        )
     if not streams(model):
         raise InputError(f"model must be one whose attention can be streamed, got {model.name}")
+    refused = f"model must add its heads' outputs up to the logits, got {model.name}: "
+    without = sorted(set(range(model.n_layers)) - set(attention_layers(model, None)))
+    if without:
+        raise InputError(f"{refused}layer {without[0]} has no attention, and so no heads")
     try:
         readout = Readout(model)
         readout.check()
+    except InputError as error:
+        raise InputError(f"{refused}{error}") from error
     except Exception as error:
         # An architecture may differ in any way; the caller's mistake is always the model.
-        told = str(error) if isinstance(error, InputError) else type(error).__name__
-        raise InputError(
-            f"model must add its heads' outputs up to the logits, got {model.name}: {told}"
-        ) from error
+        told = " ".join(str(error).split())[:200]
+        why = f"its way to the logits is not known ({type(error).__name__}: {told})"
+        raise InputError(refused + why) from error
     return readout
+
+
+def _logits(model: Model) -> Float[Tensor, "batch pos vocab"]:
+    with torch.no_grad():
+        return model.plain(model.vocabulary[:8][None].to(model.device)).logits
 
 
 def _all_heads(model: Model) -> list[Head]:
@@ -299,9 +320,12 @@ def _all_heads(model: Model) -> list[Head]:
     return [Head(layer, head) for layer in layers for head in range(model.n_heads)]
 
 
-def _in_model(model: Model, argument: str, heads: Sequence[Head | str]) -> list[Head]:
+def _in_model(model: Model, argument: str, heads: Any) -> list[Head]:
     """Each of `heads` once."""
     known = set(_all_heads(model))
+    heads = [heads] if isinstance(heads, str | Head) else heads
+    if not isinstance(heads, Iterable):
+        raise InputError(f"{argument} must be heads such as L5H1, got {heads!r}")
     chosen = list(dict.fromkeys(Head.parse(head) for head in heads))
     if not chosen:
         raise InputError(f"{argument} must name at least one head, got none")

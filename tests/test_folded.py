@@ -1,5 +1,8 @@
 """Weights of real architectures must give the scores that the models themselves compute."""
 
+import inspect
+import re
+
 import pytest
 import torch
 import transformers
@@ -200,6 +203,79 @@ def test_weights_that_do_not_give_the_scores_are_refused():
     twin.register_forward_hook(lambda module, inputs, output: output * 1.01)
     with pytest.raises(InputError, match=r"layer 1 come out .* off: this attention is not known"):
         head_weights(model)
+
+
+def test_layers_come_in_the_order_asked_for_and_each_once():
+    model = interp.load_model(tiny("llama"))
+    every = head_weights(model)
+    for asked, order in (([1, 0], [1, 0]), ([1, 1], [1]), ((1, 0, 1), [1, 0]), (range(2), [0, 1])):
+        found = head_weights(model, asked)
+        assert list(found) == order
+        assert all(torch.equal(found[i].W_Q, every[i].W_Q) for i in order)
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"),
+    [
+        (1, "layers must be several whole numbers, got 1"),
+        ("01", "layers must be several whole numbers, got '01'"),
+        ([1.0], "layers must be a whole number, got 1.0"),
+        ([True], "layers must be a whole number, got True"),
+        ([0, 2], "layers must be from 0 to 1, got 2"),
+        ([], "layers must name at least one layer, got none"),
+    ],
+)
+def test_layers_that_are_none_are_refused(layers, told):
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        inspect.unwrap(head_weights)(tiny("llama"), layers)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("layers.1.self_attn.q_proj", "not all are in W_Q of layer 1 of LlamaForCausalLM"),
+        ("layers.0.self_attn.v_proj", "not all are in W_V of layer 0 of LlamaForCausalLM"),
+        ("layers.1.input_layernorm", "not all are in W_Q of layer 1 .* or in the norm beside it"),
+        ("layers.0.mlp.down_proj", "activations are not finite where the norm, a LlamaRMSNorm, is"),
+    ],
+)
+def test_what_is_not_finite_is_called_so(place, told):
+    source = tiny("llama")
+    with torch.no_grad():
+        source.model.get_submodule(place).weight[0] = torch.nan
+    with pytest.raises(InputError, match=told):
+        head_weights(source)
+
+
+def test_a_layer_whose_queries_are_nothing_is_known_all_the_same():
+    source = tiny("llama")
+    with torch.no_grad():
+        source.model.layers[1].self_attn.q_proj.weight.zero_()
+    found = composition_scores(source)
+    assert not head_weights(source)[1].W_Q.any()
+    assert found.Q[0, :, 1].isnan().all()
+    assert found.V[0, :, 1].isfinite().all()
+
+
+def test_an_embedding_of_another_width_is_refused():
+    sizes = {**SIZES, **SMALL, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+    config = transformers.OPTConfig(**sizes, ffn_dim=64, word_embed_proj_dim=16)
+    model = interp.load_model(transformers.AutoModelForCausalLM.from_config(config).eval())
+    with pytest.raises(InputError, match="got one of 16 dimensions in a stream of 32"):
+        embedding(model, model.vocabulary[:3])
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ([5, 200], "ids must be from 0 to 199, got 200"),
+        ([-1], "ids must be from 0 to 199, got -1"),
+        ([1.5], "ids must be a whole number, got 1.5"),
+    ],
+)
+def test_ids_that_are_not_in_the_table_are_refused(ids, told):
+    with pytest.raises(InputError, match=f"^{told}$"):
+        inspect.unwrap(embedding)(tiny("llama"), torch.tensor(ids))
 
 
 def test_the_model_is_left_as_it_was():

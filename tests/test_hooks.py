@@ -7,7 +7,7 @@ import transformers
 from tiny_models import CONFIGS, SIZES, SMALL, tiny, words_tokenizer
 
 import interp
-from interp.hooks import run
+from interp.hooks import run, run_with
 
 
 def own_attention(model, ids) -> torch.Tensor:
@@ -188,6 +188,14 @@ def test_a_deep_copy_of_patterns_carries_what_was_run():
     assert torch.equal(twin, patterns)
     assert torch.equal(twin.tokens, patterns.tokens)
     assert (twin.layers, twin.texts) == (patterns.layers, patterns.texts)
+
+
+def test_what_passes_comes_in_the_order_of_the_names_and_a_hook_that_is_not_there_is_refused():
+    model = interp.load_model(tiny("gpt2"))
+    names = ["blocks.1.attn.hook_pattern", "blocks.0.hook_resid_pre"]
+    assert list(run_with(model, torch.tensor([[5, 6]]), names)) == names
+    with pytest.raises(interp.InputError, match=r"model must have blocks\.2\.attn\.hook_z, got"):
+        run_with(model, torch.tensor([[5, 6]]), ["blocks.2.attn.hook_z"])
 
 
 def test_no_layers_are_refused():

@@ -1,10 +1,13 @@
 """Taking a head out of another one's queries, keys or values, beside a slow way by hand."""
 
+import inspect
 import json
+import re
 
 import pytest
 import torch
-from tiny_models import tiny
+import transformers
+from tiny_models import SMALL, tiny
 
 import interp
 from interp import paths, tokens
@@ -384,6 +387,60 @@ def test_what_cannot_be_measured_is_refused_in_one_line(family, options, why):
     with pytest.raises(interp.InputError, match=why) as told:
         path_effects(tiny(family), **{"to": ["L1H0"], "length": LENGTH, **options})
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"to": None}, "to must be heads such as L5H1, got None"),
+        ({"to": 3}, "to must be heads such as L5H1, got 3"),
+        ({"to": [None]}, "head must be named like L5H1, 5.1 or (5, 1), got None"),
+        ({"sources": 3}, "sources must be heads such as L5H1, got 3"),
+    ],
+)
+def test_heads_of_another_kind_are_refused(options, told):
+    with pytest.raises(interp.InputError, match=f"^{re.escape(told)}$"):
+        inspect.unwrap(path_effects)(tiny("llama"), **{"to": ["L1H0"], **options})
+
+
+def test_one_head_needs_no_list():
+    model = interp.load_model(tiny("llama"))
+    found = path_effects(model, "L1H0", sources=Head(0, 2), rows=ROWS, length=LENGTH)
+    listed = path_effects(model, ["L1H0"], sources=["L0H2"], rows=ROWS, length=LENGTH)
+    assert found.records() == listed.records()
+
+
+def test_numbers_that_are_not_finite_are_called_so():
+    source = tiny("llama")
+    with torch.no_grad():
+        source.model.layers[0].self_attn.q_proj.weight[0, 0] = torch.nan
+    with pytest.raises(interp.InputError, match="weights or activations are not finite in float32"):
+        path_effects(source, ["L1H0"], rows=ROWS, length=LENGTH)
+
+
+def hybrid() -> transformers.PreTrainedModel:
+    config = transformers.JambaConfig(
+        **{**SMALL, "num_hidden_layers": 4, "num_key_value_heads": 2},
+        vocab_size=200,
+        intermediate_size=64,
+        num_experts=2,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        use_mamba_kernels=False,
+        mamba_d_state=4,
+        bos_token_id=1,
+    )
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def test_an_architecture_that_lacks_a_part_is_refused_with_its_name_in_words():
+    start = "model must add its heads' outputs up to the logits, got "
+    told = f"^{start}OPTForCausalLM: there is no final norm$"
+    with pytest.raises(interp.InputError, match=told):
+        path_effects(tiny("opt", do_layer_norm_before=False), ["L1H0"], length=LENGTH)
+    told = f"^{start}JambaForCausalLM: layer 0 has no attention, and so no heads$"
+    with pytest.raises(interp.InputError, match=told):
+        path_effects(hybrid(), ["L3H0"], length=LENGTH)
 
 
 def test_questions_that_have_no_answer_are_refused():
