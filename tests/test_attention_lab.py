@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from interp.attention import attention, causal_mask
 from interp.designed import EXAMPLE, NAMES, designed_layer, embed
 from interp.multihead import multi_head_attention
 from interp.pages import lab as page
+from interp.pages.kinds import ideal
 from interp.pages.stepped import circuit
-from interp.pages.zoo import ideal
+from interp.scores import Thresholds
 from interp.targets import NONE, TARGETS
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "attention_lab.py"
@@ -151,7 +153,7 @@ def test_the_circuit_says_what_came_next_and_without_its_first_head_nothing(step
 @pytest.mark.parametrize("kind", TARGETS)
 def test_an_ideal_head_looks_at_its_targets_alone(kind):
     ids = torch.tensor([[0, *range(1, 13), *range(1, 9)]])
-    pattern, keys = ideal(kind, ids), TARGETS[kind](ids)[0]
+    pattern, keys = ideal(kind, ids[0], asdict(Thresholds()), []), TARGETS[kind](ids)[0]
     torch.testing.assert_close(pattern.sum(-1), torch.ones(21))
     for query, row in enumerate(pattern):
         wanted = {key for key in keys[query].tolist() if key != NONE} or {0}

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from html.parser import HTMLParser
 
 import numpy as np
@@ -21,9 +22,11 @@ from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import classify_heads
 from interp.pages.gallery import estimate, gallery, gallery_of_model
+from interp.pages.kinds import marked_of_head
 from interp.pages.packing import as_steps, packed, thumbnail, unpacked
 from interp.pages.prompts import LONGEST
 from interp.pages.visible import distinct, visible
+from interp.scores import Thresholds
 from interp.tokens import passages
 
 CLOSE = 0.002
@@ -107,6 +110,23 @@ def test_the_page_knows_labels_scores_and_targets():
     assert targets["induction"][-1] == [13]  # Right after the first copy, at 12.
     assert targets["previous_token"][5] == [4]
     assert targets["induction"][3] == []
+
+
+def rests_twice():
+    """A head that rests on the first token and on another, 3, alike."""
+    pattern = torch.eye(25)[[0] * 3 + [3] * 22] + torch.eye(25)[[0] * 25]
+    return pattern / 2
+
+
+def test_a_sinks_other_columns_are_on_the_page_as_the_figures_outline_them():
+    made = gallery(classify_heads(rests_twice()[None], TOKENS), rests_twice()[None], TOKENS)
+    (prompt,) = Parsed(made.to_html()).data["prompts"]
+    assert prompt["sinks"] == {"L0H0": [0, 3]}
+    outlined = marked_of_head("sink", TOKENS, rests_twice(), asdict(Thresholds()), [])
+    for query, keys in enumerate(prompt["targets"]["sink"]):
+        wanted = {*keys, *(key for key in [0, 3] if key < query and keys)}
+        assert wanted == set(outlined[query].nonzero().flatten().tolist())
+    assert outlined[3:].sum() == 43  # Two for each query after 3, and one at 3.
 
 
 def test_repeated_tokens_stay_apart_and_in_order():

@@ -30,6 +30,7 @@ PURE = {
     "multihead",
     "norms",
     "numbers",
+    "pages.kinds",
     "pages.packing",
     "pages.visible",
     "patterns",

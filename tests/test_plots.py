@@ -15,8 +15,8 @@ from interp.errors import InputError
 from interp.heads import Head
 from interp.hooks import AttentionPatterns
 from interp.labels import LABELS, HeadLabel, classify_heads
-from interp.plots import pattern_page, save_figure, score_mosaic, style, visible
-from interp.plots.words import LOOKS
+from interp.pages.kinds import LOOKS
+from interp.plots import legible, pattern_page, save_figure, score_mosaic, style
 from interp.table import HeadScan
 from interp.targets import NONE, TARGETS
 
@@ -306,7 +306,7 @@ def test_both_figures_say_which_model_and_what_was_run():
 
 def test_visible_leaves_what_can_be_seen_as_it_is():
     for text in ("the", "$x$", r"\frac", "a_b^c%", "é", "\u0627", "<b>"):
-        assert visible(text) == text
+        assert legible(text) == text
 
 
 @pytest.mark.parametrize(
@@ -330,11 +330,11 @@ def test_visible_leaves_what_can_be_seen_as_it_is():
     ],
 )
 def test_visible_shows_what_cannot_be_seen(text, label):
-    assert visible(text) == label
+    assert legible(text) == label
 
 
 def test_visible_gives_different_texts_different_labels():
-    assert len({visible(text) for text in HOSTILE}) == len(HOSTILE)
+    assert len({legible(text) for text in HOSTILE}) == len(HOSTILE)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
@@ -348,7 +348,7 @@ def test_any_text_is_drawn_as_it_is_without_a_warning(suffix, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             save_figure(figure, tmp_path / f"page{suffix}")
-        assert all(visible(text)[:23] in words(figure) for text in some)
+        assert all(legible(text)[:23] in words(figure) for text in some)
         assert not any(text.get_parse_math() for text in figure.texts)
         check_the_layout(figure)
 

@@ -17,22 +17,13 @@ from interp.files import staged
 from interp.heads import Head
 from interp.labels import ANTI_INDUCTION, FORCED_WINDOW, LABELS
 from interp.pages import webpage
+from interp.pages.kinds import looks
 from interp.pages.packing import STEPS, unpacked
-from interp.pages.prompts import Prompt
+from interp.pages.prompts import Prompt, thresholds_of
 from interp.pages.sheet import Section, large, sheet
 from interp.pages.visible import prose
 from interp.table import HeadScan
 from interp.targets import TARGETS
-
-LOOKS = {
-    "induction": "right after an earlier copy of the token",
-    "duplicate_token": "at earlier copies of the token",
-    "previous_token": "one token back",
-    "current_token": "at the token itself",
-    "local_window": "at the last tokens",
-    "sink": "at the first token or another resting place",
-}
-"""Where the heads of each kind look, in a few words."""
 
 _KIND_OF = {word: kind for kind, word in LABELS.items()}
 _KIND_OF |= {ANTI_INDUCTION: "induction", FORCED_WINDOW: "local_window"}
@@ -165,13 +156,17 @@ class Gallery:
         held = [word for row in rows for word in row["labels"]]
         words = [*LABELS.values(), ANTI_INDUCTION, FORCED_WINDOW]
         words = [w for w in words if w in held] + sorted(set(held) - set(words))
-        looks = {word: LOOKS[kind] for word, kind in _KIND_OF.items() if word != FORCED_WINDOW}
+        thresholds = thresholds_of(self.scan)
         return {
             "about": _about(self.scan, self.title),
             "notes": [*self.notes, *([_ALONE] if self.alone else _NOTES)],
             "alone": self.alone and str(self.alone),
             "kinds": [{"kind": kind, "word": word} for kind, word in LABELS.items()],
-            "looks": looks,
+            "looks": {
+                word: looks(kind, thresholds)
+                for word, kind in _KIND_OF.items()
+                if word != FORCED_WINDOW
+            },
             "labels": [
                 {"word": word, "kind": _KIND_OF.get(word), "count": held.count(word)}
                 for word in words
@@ -179,7 +174,17 @@ class Gallery:
             "groups": self._groups(rows),
             "heads": rows,
             "prompts": [
-                {"title": p.title, "ids": p.ids, "labels": p.labels, "targets": p.targets}
+                {
+                    "title": p.title,
+                    "ids": p.ids,
+                    "labels": p.labels,
+                    "targets": p.targets,
+                    "sinks": {
+                        row["name"]: p.sinks[Head(row["layer"], row["head"])]
+                        for row in rows
+                        if row["kind"] == "sink"
+                    },
+                }
                 for p in self.prompts
             ],
             "circuitsvis": None,

@@ -1,24 +1,37 @@
 """Attention patterns of any source, as the prompts of a page: tokens, targets, packed weights."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
+from interp.pages.kinds import marked, resting_columns
 from interp.pages.packing import as_steps, packed, thumbnail
 from interp.pages.sheet import SIDE
 from interp.pages.visible import distinct, prose
 from interp.patterns import as_layers, as_tokens, check_pattern
-from interp.scores import Thresholds, targets_of
+from interp.scores import Thresholds
 from interp.table import HeadScan
 from interp.targets import NONE, TARGETS
 
 LONGEST = 1024
 """Tokens of a prompt that a page shows; of a longer one the first so many."""
+
+
+def thresholds_of(scan: HeadScan) -> dict[str, Any]:
+    """The thresholds of the scan; the usual ones where it does not say."""
+    return asdict(Thresholds()) | scan.made_by.get("thresholds", {})
+
+
+def special_of(scan: HeadScan | None) -> list[int]:
+    """The ids of special tokens that a scan knows of."""
+    bos = None if scan is None else scan.made_by.get("bos")
+    return [] if bos is None else [bos]
 
 
 @dataclass(frozen=True)
@@ -30,14 +43,20 @@ class Prompt:
         ids: The token ids that were run, without padding.
         labels: The visible text of each.
         targets: By kind, for each query the keys where such a head should look.
+        sinks: By head, the columns where it rests, found in its own attention.
         weights: By head, the packed weights.
         pictures: By head, a small picture.
+        thresholds: What makes a column a sink.
+        special: The ids that are no ordinary queries.
     """
 
     title: str
     ids: list[int]
     labels: list[str]
     targets: dict[str, list[list[int]]]
+    thresholds: dict[str, Any]
+    special: list[int]
+    sinks: dict[Head, list[int]] = field(default_factory=dict)
     weights: dict[Head, str] = field(default_factory=dict)
     pictures: dict[Head, UInt8[Tensor, "down across"]] = field(default_factory=dict)
 
@@ -47,7 +66,12 @@ class Prompt:
         if not wanted:
             return
         shown = slice(len(self.ids))
-        steps = as_steps(pattern[wanted, shown, shown].detach().float(), where=f"layer {layer}")
+        own = pattern[wanted, shown, shown].detach().float()
+        steps = as_steps(own, where=f"layer {layer}")
+        ids = torch.tensor(self.ids, device=own.device)
+        resting = resting_columns(own, ids, self.thresholds, self.special).cpu()
+        for head, columns in zip(wanted, resting, strict=True):
+            self.sinks[Head(layer, head)] = columns.nonzero().flatten().tolist()
         for head, own, picture in zip(wanted, steps, thumbnail(steps, most=SIDE), strict=True):
             self.weights[Head(layer, head)] = packed(own)
             self.pictures[Head(layer, head)] = picture.cpu()
@@ -128,17 +152,15 @@ def begin(
     ids: Int[Tensor, " pos"], texts: Sequence[str], scan: HeadScan, title: str | None
 ) -> Prompt:
     """A prompt still without weights, cut to what a page shows; without a title, how it begins."""
-    special = [] if scan.made_by.get("bos") is None else [scan.made_by["bos"]]
-    shown = ids[:LONGEST]
+    thresholds, special = thresholds_of(scan), special_of(scan)
+    shown = ids[:LONGEST].cpu()
     labels = distinct(texts[:LONGEST], shown.tolist())
-    width = scan.made_by.get("thresholds", {}).get("window_width", Thresholds().window_width)
-    thresholds = Thresholds(window_width=width)
-    targets = {}
-    for kind in TARGETS:
-        rows = targets_of(kind, shown[None], special, thresholds)[0].tolist()
-        targets[kind] = [[key for key in row if key != NONE] for row in rows]
+    targets = {
+        kind: [row.nonzero().flatten().tolist() for row in marked(kind, shown, thresholds, special)]
+        for kind in TARGETS
+    }
     if title is None:
         begins = prose("".join(texts[:40]))
         begins = begins if len(begins) < 60 else begins[:58] + "…"
         title = f"{len(ids)} token{'' if len(ids) == 1 else 's'}: {begins}"
-    return Prompt(prose(title), shown.tolist(), labels, targets)
+    return Prompt(prose(title), shown.tolist(), labels, targets, thresholds, special)

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp import hooks, tokens
@@ -11,19 +9,11 @@ from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import LABELS
 from interp.models import Model
+from interp.pages.kinds import ideal, looks
+from interp.pages.prompts import special_of, thresholds_of
 from interp.pages.stepped import rounded
 from interp.pages.visible import visible
 from interp.table import HeadScan
-from interp.targets import NONE, TARGETS
-
-LOOKS = {
-    "induction": "where the token's earlier copy was, it looks at what came next",
-    "duplicate_token": "at the earlier copy of its own token",
-    "previous_token": "at the token before",
-    "current_token": "at itself",
-    "local_window": "at the last tokens, evenly",
-    "sink": "at the first token, whatever the query",
-}
 
 LENGTH = 41
 """Tokens of the row that is shown, BOS among them: random ones, then the same again."""
@@ -53,7 +43,7 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
     heads: dict[str, Head] = {}
     first = dict(zip(scan.frame["name"].tolist(), scan.frame["label"].tolist(), strict=True))
     for kind, word in LABELS.items():
-        found = scan.heads(word) if kind in LOOKS else []
+        found = scan.heads(word)
         # One whose label it is before one that carries it among others.
         for head in sorted(found, key=lambda head: first[str(head)] != word)[:1]:
             heads[kind] = head
@@ -66,12 +56,13 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
         lambda layer, pattern: patterns.__setitem__(layer, pattern[0].cpu()),
         layers=sorted({head.layer for head in heads.values()}),
     )
+    thresholds, special = thresholds_of(scan), special_of(scan)
     scores = scan.frame.set_index("name")
     kinds = [
         {
             "name": LABELS[kind],
-            "looks": LOOKS[kind],
-            "ideal": rounded(ideal(kind, probe.tokens)),
+            "looks": looks(kind, thresholds),
+            "ideal": rounded(ideal(kind, probe.tokens[0], thresholds, special)),
             "head": str(head),
             "score": float(scores.loc[str(head), kind]),
             "pattern": rounded(patterns[head.layer][head.head]),
@@ -84,12 +75,3 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
         f" {probe.periods[0]}.",
         "kinds": kinds,
     }
-
-
-def ideal(kind: str, ids: Int[Tensor, "1 pos"]) -> Float[Tensor, "query key"]:
-    """The pattern of a head that does nothing else, on tokens of which the first is no target."""
-    keys = TARGETS[kind](ids)[0]
-    n = len(keys)
-    pattern = torch.zeros(n, n + 1).scatter_(1, torch.where(keys == NONE, n, keys), 1)[:, :n]
-    pattern[~pattern.any(1), 0] = 1
-    return pattern / pattern.sum(1, keepdim=True)

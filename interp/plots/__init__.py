@@ -14,7 +14,7 @@ from interp.plots.mosaic import score_mosaic
 from interp.plots.patterns import pattern_page
 from interp.plots.sink_experiment import sink_losses
 from interp.plots.style import save_figure
-from interp.plots.texts import visible
+from interp.plots.texts import legible
 from interp.plots.training import phase_change
 from interp.plots.zoo import head_zoo, zoo_heads
 
@@ -28,6 +28,7 @@ __all__ = [
     "distance_curves",
     "head_page",
     "head_zoo",
+    "legible",
     "pattern_page",
     "phase_change",
     "save_figure",
@@ -35,6 +36,5 @@ __all__ = [
     "score_mosaic",
     "sensitivity_chart",
     "sink_losses",
-    "visible",
     "zoo_heads",
 ]

@@ -11,12 +11,14 @@ from matplotlib.path import Path
 from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import LABELS
+from interp.pages.kinds import marked_of_head
+from interp.pages.prompts import special_of, thresholds_of
 from interp.plots.head import SIZE, SLOT
 from interp.plots.page import Page
-from interp.plots.prompts import Shown, kind_of, marked_of_head, special_of
+from interp.plots.prompts import Shown, kind_of
 from interp.plots.style import ACCENT, styled
 from interp.plots.texts import inches
-from interp.plots.words import head_name, thresholds_of
+from interp.plots.words import head_name
 from interp.table import HeadScan
 
 BLUE = "#0072b2"

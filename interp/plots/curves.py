@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 
 from interp.errors import InputError
 from interp.labels import LABELS
+from interp.pages.prompts import thresholds_of
 from interp.plots.page import Page
 from interp.plots.style import ACCENT, QUIET, styled
 from interp.plots.texts import prose
-from interp.plots.words import model_name, thresholds_of
+from interp.plots.words import model_name
 from interp.table import HeadScan
 
 

@@ -10,11 +10,13 @@ from matplotlib.patches import Patch
 
 from interp.heads import Head
 from interp.labels import LABELS
+from interp.pages.kinds import marked_of_head
+from interp.pages.prompts import special_of, thresholds_of
 from interp.plots.page import Page, paint
-from interp.plots.prompts import Shown, border, in_words, kind_of, marked_of_head, special_of
+from interp.plots.prompts import Shown, border, in_words, kind_of
 from interp.plots.style import ACCENT, GREY, styled
 from interp.plots.texts import inches
-from interp.plots.words import head_name, thresholds_of
+from interp.plots.words import head_name
 from interp.table import HeadScan
 
 SIZE = 5.5

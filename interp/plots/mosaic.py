@@ -8,10 +8,12 @@ from matplotlib.patches import Patch, Rectangle
 
 from interp.errors import InputError
 from interp.labels import FORCED_WINDOW, LABELS
+from interp.pages.kinds import looks
+from interp.pages.prompts import thresholds_of
 from interp.plots.page import Page, paint, whole_ticks
 from interp.plots.style import ACCENT, HATCH, styled
 from interp.plots.texts import prose
-from interp.plots.words import LOOKS, model_name, thresholds_of, what_was_run
+from interp.plots.words import model_name, what_was_run
 from interp.table import HeadScan
 from interp.targets import TARGETS
 
@@ -58,8 +60,8 @@ def score_mosaic(scan: HeadScan) -> Figure:
             measured = len(frame[kind].dropna())
             number = f"{len(labelled)} of {measured}" if measured else "not"
             counted = "heads" if measured == len(frame) else "measured"
-            looks = LOOKS[kind].format(**thresholds)
-            panel.set_title(f"{LABELS[kind]}: {number} {counted}\n{looks}", loc="left")
+            where = looks(kind, thresholds)
+            panel.set_title(f"{LABELS[kind]}: {number} {counted}\n{where}", loc="left")
             whole_ticks(panel, "layer", "head", bottom=row == rows - 1, first=column == 0)
             if np.isnan(scores).any() and len(legend) == 1:
                 legend.append(Patch(**HATCH, label="not measured"))

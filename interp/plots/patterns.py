@@ -13,11 +13,13 @@ from matplotlib.patches import Patch
 from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import LABELS
+from interp.pages.kinds import looks, marked_of_head
+from interp.pages.prompts import special_of, thresholds_of
 from interp.plots.page import Page, paint, whole_ticks
-from interp.plots.prompts import Shown, border, in_words, marked_of_head, special_of
+from interp.plots.prompts import Shown, border, in_words
 from interp.plots.style import ACCENT, GREY, QUIET, styled
 from interp.plots.texts import wrapped
-from interp.plots.words import LOOKS, model_name, thresholds_of
+from interp.plots.words import model_name
 from interp.table import HeadScan
 from interp.targets import TARGETS
 
@@ -77,9 +79,9 @@ def pattern_page(
     with styled():
         for line, kind in enumerate(kinds):
             number = f"{widths[line]} of {len(having[kind])} shown"
-            looks = wrapped(LOOKS[kind].format(**thresholds), 1.05)
+            where = wrapped(looks(kind, thresholds), 1.05)
             page.text(0.15, line * step + 0.24, LABELS[kind], size=8, weight="bold")
-            page.text(0.15, line * step + 0.41, f"{looks}\n{number}", color=QUIET)
+            page.text(0.15, line * step + 0.41, f"{where}\n{number}", color=QUIET)
             drawn = shown[kind][["layer", "head", kind]].itertuples(index=False)
             for column, (layer, head, score) in enumerate(drawn):
                 name = Head(layer, head)

@@ -16,11 +16,9 @@ from interp.labels import ANTI_INDUCTION, LABELS
 from interp.pages.prompts import LONGEST, Source, sources
 from interp.pages.visible import distinct
 from interp.plots.style import ACCENT
-from interp.plots.texts import drawable, inches, visible
-from interp.scores import Thresholds, targets_of
-from interp.sinks import halves, sink_columns, spaced
+from interp.plots.texts import drawable, inches, legible
 from interp.table import HeadScan
-from interp.targets import NONE, earlier_copies, ordinary
+from interp.targets import NONE, earlier_copies
 
 
 @dataclass(frozen=True)
@@ -94,44 +92,6 @@ def cut(label: str, *, width: float, size: float) -> str:
     return f"{label}…"
 
 
-def special_of(scan: HeadScan | None) -> list[int]:
-    """The ids of special tokens that a scan knows of."""
-    bos = None if scan is None else scan.made_by.get("bos")
-    return [] if bos is None else [bos]
-
-
-def marked(
-    kind: str, tokens: Int[Tensor, " pos"], thresholds: dict[str, Any], special: list[int]
-) -> Bool[Tensor, "pos pos"]:
-    """Which cells `[query, key]` are targets of the kind, by the tokens alone."""
-    widths = Thresholds(window_width=thresholds["window_width"])
-    keys = targets_of(kind, tokens[None], special, widths)[0]
-    length = len(tokens)
-    cells = torch.zeros(length, length + 1, dtype=torch.bool)
-    cells.scatter_(1, keys % (length + 1), True)  # No target, -1, goes to the column cut off.
-    return cells[:, :-1]
-
-
-def marked_of_head(
-    kind: str,
-    tokens: Int[Tensor, " pos"],
-    attention: Float[Tensor, "pos pos"],
-    thresholds: dict[str, Any],
-    special: list[int],
-) -> Bool[Tensor, "pos pos"]:
-    """Which cells are targets of the kind; for a sink, the columns where this head rests too."""
-    cells = marked(kind, tokens, thresholds, special)
-    if kind == "sink":
-        fit = ordinary(tokens[None], special)
-        share, least = thresholds["sink_column"], thresholds["sink_queries"]
-        queries = spaced(fit)
-        rows = attention[None, None, queries[0].clamp(min=0)] * (queries[0] != NONE)[:, None]
-        later = halves(queries, len(tokens))
-        columns = sink_columns(rows, later, share=share, least=least)[0][0]
-        cells = cells | (fit.T & columns).tril(-1)
-    return cells
-
-
 def border(cells: Bool[np.ndarray, "pos pos"], cell: float) -> LineCollection:
     """Lines between targets and all else: they cover no cell, whose side is `cell` points."""
     padded = np.pad(cells, 1)
@@ -164,7 +124,7 @@ def in_words(shown: Shown, made_by: dict[str, Any]) -> str:
         words.append(f"then the same {period} over and over; {repeat}")
     else:
         words.append("some tokens come again")
-    labels = (visible(text) for text in texts[:10])
+    labels = (legible(text) for text in texts[:10])
     # The dot stays on the line of the token before it.
     begins = "\u00a0· ".join(label if len(label) < 25 else label[:23] + "…" for label in labels)
     return f"Prompt: {', '.join(words)}. It begins: {begins}{' …' if len(texts) > 10 else ''}"

@@ -6,23 +6,18 @@ from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.ft2font import FT2Font
 from matplotlib.textpath import text_to_path
 
-from interp.pages.visible import visible as seen
+from interp.pages import visible
 from interp.plots.style import FONT, STYLE
 
 
-def visible(text: str) -> str:
-    r"""`text` as a label in which nothing is lost: texts that differ look different.
-
-    A space is ␣, a newline ⏎, a tab ⇥, an empty text ∅. What has no shape of its own
-    (control, zero-width, bidirectional and combining characters, other blanks), what the
-    font lacks, and those four signs themselves become their number, as U+200B. All else
-    stays as it is.
+def legible(text: str) -> str:
+    r"""`text` as a label that the font can draw: `interp.pages.visible.visible`, then `drawable`.
 
     Example:
-        >>> visible(" the"), visible("$x$"), visible("a\u200bb\n"), visible("")
-        ('␣the', '$x$', 'aU+200Bb⏎', '∅')
+        >>> legible(" the"), legible("$x$"), legible("\U0010ffff")
+        ('␣the', '$x$', 'U+10FFFF')
     """
-    return drawable(seen(text))
+    return drawable(visible.visible(text))
 
 
 def drawable(label: str) -> str:
@@ -38,8 +33,8 @@ def _glyphs() -> frozenset[int]:
 
 
 def prose(text: str) -> str:
-    """`visible`, but a space stays a space: for names in running text."""
-    return visible(text).replace("␣", " ")
+    """`legible`, but a space stays a space: for names in running text."""
+    return drawable(visible.prose(text))
 
 
 def inches(text: str, size: float) -> float:

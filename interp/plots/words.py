@@ -1,30 +1,11 @@
 """What was run, in words for a figure."""
 
-from dataclasses import asdict
-from typing import Any
-
 from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import LABELS
 from interp.plots.texts import inches, prose
-from interp.scores import Thresholds
 from interp.table import HeadScan
 from interp.targets import TARGETS
-
-LOOKS = {
-    "induction": "looks right after an earlier copy",
-    "duplicate_token": "looks at earlier copies of the token",
-    "previous_token": "looks one token back",
-    "current_token": "looks at the token itself",
-    "local_window": "looks at the last {window_width} tokens",
-    "sink": "rests on the first token or another",
-}
-"""Where the heads of each kind look, in a few words."""
-
-
-def thresholds_of(scan: HeadScan) -> dict[str, Any]:
-    """The thresholds of the scan; the usual ones where it does not say."""
-    return asdict(Thresholds()) | scan.made_by.get("thresholds", {})
 
 
 def model_name(scan: HeadScan) -> str:

@@ -4,19 +4,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from torch import Tensor
 
 from interp.heads import Head
 from interp.labels import LABELS
+from interp.pages.kinds import ideal, looks, marked, marked_of_head
+from interp.pages.prompts import special_of, thresholds_of
 from interp.plots.page import Page, paint, whole_ticks
 from interp.plots.patterns import pooled_notes
-from interp.plots.prompts import Shown, border, in_words, marked, marked_of_head, special_of
+from interp.plots.prompts import Shown, border, in_words
 from interp.plots.style import ACCENT, GREY, QUIET, styled
 from interp.plots.texts import wrapped
-from interp.plots.words import LOOKS, model_name, thresholds_of
+from interp.plots.words import model_name
 from interp.table import HeadScan
 from interp.targets import TARGETS
 
@@ -78,7 +78,7 @@ def head_zoo(
             down, across = divmod(place, 3)
             left, top = 0.45 + across * slot, down * step
             page.text(left, top + 0.02, LABELS[kind], size=8, weight="bold")
-            page.text(left, top + 0.17, LOOKS[kind].format(**thresholds), color=QUIET)
+            page.text(left, top + 0.17, looks(kind, thresholds), color=QUIET)
             pairs = [("ideal", ideal(kind, prompt.ids, thresholds, special))]
             cells = [marked(kind, prompt.ids, thresholds, special)]
             if kind in heads:
@@ -101,12 +101,3 @@ def head_zoo(
         hidden = Patch(facecolor=GREY, label="later tokens: out of sight")
         page.foot("attention from query to key", [outlined, hidden])
     return page.figure
-
-
-def ideal(
-    kind: str, tokens: Int[Tensor, " pos"], thresholds: dict[str, Any], special: list[int]
-) -> Float[Tensor, "pos pos"]:
-    """The attention of a head that does nothing but look at its targets, evenly, or rest."""
-    cells = marked(kind, tokens, thresholds, special).float()
-    cells[cells.sum(-1) == 0, 0] = 1
-    return cells / cells.sum(-1, keepdim=True)

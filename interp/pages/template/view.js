@@ -21,7 +21,7 @@ async function openHead(head) {
   );
   const looks = data.looks[head.label];
   $("marking").hidden = !(head.kind && head.kind in prompt().targets);
-  $("marking").querySelector("span").textContent = `outline the targets (${looks ?? ""})`;
+  $("marking").querySelector("span").textContent = `outline the targets (such a head ${looks ?? ""})`;
   $("frame").replaceChildren();
   $("circuitsvis-open").hidden = !data.circuitsvis;
   $("circuitsvis-open").setAttribute("aria-expanded", false);
@@ -144,10 +144,19 @@ function drawNames(context, n) {
   context.fillText("query ↓", view.left - 5, view.top - 8, view.left - 8);
 }
 
+// The keys that each query should look at; of a sink also the later columns where it rests.
+function targetsOf(head) {
+  const { targets, sinks } = prompt();
+  const resting = sinks[head.name] ?? [];
+  return targets[head.kind].map((keys, query) =>
+    keys.length ? [...new Set([...keys, ...resting.filter((key) => key < query)])] : [],
+  );
+}
+
 // Lines between targets and all else: they surround areas and cover no cell.
 function drawTargets(context, n) {
   const targets = new Set();
-  prompt().targets[view.head.kind].forEach((keys, query) => {
+  targetsOf(view.head).forEach((keys, query) => {
     for (const key of keys) targets.add(query * n + key);
   });
   context.strokeStyle = shade("--accent");
