@@ -38,16 +38,16 @@ matrices is formed, nor one such matrix.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import torch
 from einops import einsum, rearrange, reduce
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, whole
 from interp.heads import Head
-from interp.weights import HeadWeights
+from interp.weights import FARTHEST, HeadWeights
 
 Kind = Literal["Q", "K", "V"]
 KINDS: tuple[Kind, ...] = ("Q", "K", "V")
@@ -97,6 +97,10 @@ class Composition:
     floor: float
     distance: int
 
+    def __repr__(self) -> str:
+        best = (f"{kind} {edge}" for kind in KINDS for edge in map(_words, self.strongest(kind, 1)))
+        return f"Composition({', '.join([*best, f'floor {self.floor:.3f}'])})"
+
     def scores(self, kind: str) -> Float[Tensor, "layer head layer head"]:
         """`Q`, `K` or `V` by name.
 
@@ -120,7 +124,11 @@ class Composition:
         return places.view(scores.shape)
 
     def strongest(
-        self, kind: str, count: int = 10, *, later: Head | tuple[int, int] | None = None
+        self,
+        kind: str,
+        count: SupportsIndex = 10,
+        *,
+        later: Head | tuple[int, int] | str | None = None,
     ) -> list[Edge]:
         """The pairs with the highest scores, the highest first.
 
@@ -130,12 +138,14 @@ class Composition:
             later: If given, only what this head reads.
 
         Raises:
-            InputError: If the kind or the head is not known.
+            InputError: If the kind or the head is not known, or the count is no whole number of
+                at least 0.
         """
         scores, ranks = self.scores(kind), self.rank(kind)
+        count = whole("count", count, least=0)
         there = scores.isfinite()
         if later is not None:
-            layer, head = later = Head(*later)
+            layer, head = later = Head.parse(later)
             if not (0 <= layer < scores.shape[2] and 0 <= head < scores.shape[3]):
                 raise InputError(f"later must be a head of the model, got {later}")
             only = torch.zeros_like(there)
@@ -173,6 +183,10 @@ class Composition:
         return columns
 
 
+def _words(edge: Edge) -> str:
+    return f"{edge.earlier} to {edge.later} {edge.score:.3f}"
+
+
 class _Written(NamedTuple):
     """A layer's W_OV, up to a rotation of what is read: `core` has the same A^T A."""
 
@@ -190,7 +204,9 @@ class _Read(NamedTuple):
     spread: Float[Tensor, " head"]
 
 
-def compose(weights: Mapping[int, HeadWeights], *, n_layers: int, distance: int = 0) -> Composition:
+def compose(
+    weights: Mapping[int, HeadWeights], *, n_layers: int, distance: SupportsIndex = 0
+) -> Composition:
     """Q-, K- and V-composition of all pairs of heads.
 
     Args:
@@ -200,12 +216,12 @@ def compose(weights: Mapping[int, HeadWeights], *, n_layers: int, distance: int 
             W_QK of its own.
 
     Raises:
-        InputError: If there are fewer than two layers of attention, or the distance is negative.
+        InputError: If there are fewer than two layers of attention, or the distance is no whole
+            number from 0 to `interp.weights.FARTHEST`.
     """
     if len(weights) < 2:
         raise InputError(f"weights must be of at least two layers, got {len(weights)}")
-    if distance < 0:
-        raise InputError(f"distance must be at least 0, got {distance}")
+    distance = whole("distance", distance, least=0, most=FARTHEST)
     centred = any(heads.centred for heads in weights.values())
     n = next(iter(weights.values())).W_O.shape[-1] - centred
     written = {i: _write(heads, n, centred) for i, heads in weights.items()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import torch
 from einops import rearrange, repeat
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp import evidence
-from interp.errors import InputError
+from interp.errors import InputError, whole
 from interp.heads import Head
 from interp.mass import Tally
 
@@ -119,6 +119,13 @@ class PathEffects:
     edges: tuple[Edge, ...]
     made_by: dict[str, Any]
 
+    def __repr__(self) -> str:
+        to = self.to
+        names = ", ".join(map(str, to)) if len(to) <= 8 else f"{len(to)} heads"
+        name = self.made_by.get("model", "a model")
+        edges = f"{len(self.edges)} edges from {len(self.sources)} heads to {names}"
+        return f"PathEffects({name}: {edges})"
+
     @property
     def sources(self) -> list[Head]:
         """Every earlier head, sorted: the rows of `matrix`."""
@@ -145,17 +152,19 @@ class PathEffects:
         return changes
 
     def strongest(
-        self, to: Head | str, path: str = "K", *, measure: str = "stripe", top: int = 1
+        self, to: Head | str, path: str = "K", *, measure: str = "stripe", top: SupportsIndex = 1
     ) -> list[Edge]:
         """The edges to one head whose sources it misses most: the largest fall first.
 
         Raises:
-            InputError: If the head was not measured, there is no such path or measure, or the
-                stripe is asked for on the path V, which leaves it as it is.
+            InputError: If the head was not measured, there is no such path or measure, `top` is
+                no whole number of at least 0, or the stripe is asked for on the path V, which
+                leaves it as it is.
         """
         _check("path", path, get_args(Path))
         _check("measure", measure, ("effect",) if path == "V" else get_args(Measure))
         _check("to", Head.parse(to), self.to)
+        top = whole("top", top, least=0)
         edges = [edge for edge in self.edges if edge.to == Head.parse(to) and edge.path == path]
         return sorted(edges, key=lambda edge: edge.change(measure))[:top]
 

@@ -8,7 +8,7 @@ weights are those that the model computes, so every layer is put to that test on
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from einops import einsum, rearrange
@@ -22,7 +22,7 @@ from interp.mass import FromQK
 from interp.models import Model, load_model
 from interp.norms import Norm
 from interp.stream import stream, streams
-from interp.weights import HeadWeights, Rotary
+from interp.weights import FARTHEST, HeadWeights, Rotary
 
 TRIED_ON = 12
 """Tokens on which the weights must give the model's own scores."""
@@ -107,7 +107,9 @@ def head_weights(
     return found
 
 
-def composition_scores(model: Any, *, distance: int = 0, fold: bool = True) -> Composition:
+def composition_scores(
+    model: Any, *, distance: SupportsIndex = 0, fold: bool = True
+) -> Composition:
     """How strongly each head reads what each earlier head writes: see `interp.composition`.
 
     Folding matters. In SmolLM2-135M-Instruct as stored, L16H0 is first of all earlier heads for
@@ -124,8 +126,10 @@ def composition_scores(model: Any, *, distance: int = 0, fold: bool = True) -> C
             those of TransformerLens and of papers that take the weights as stored.
 
     Raises:
-        InputError: If the model has fewer than two layers of attention, or as `head_weights`.
+        InputError: If the model has fewer than two layers of attention, or as `head_weights`, or
+            the distance is no whole number from 0 to `interp.weights.FARTHEST`.
     """
+    distance = whole("distance", distance, least=0, most=FARTHEST)
     model = load_model(model)
     weights = head_weights(model, fold=fold)
     return compose(weights, n_layers=model.n_layers, distance=distance)

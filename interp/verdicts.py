@@ -143,6 +143,10 @@ class Verification:
     labels: dict[str, LabelEffects]
     made_by: dict[str, Any]
 
+    def __repr__(self) -> str:
+        verdicts = (f"{label} {r.verdict.partition(':')[0]}" for label, r in self.labels.items())
+        return f"Verification({self.made_by.get('model', 'a model')}: {', '.join(verdicts)})"
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a `.json` file, whole or not at all.
 

@@ -23,16 +23,19 @@ position, R_i and R_j, and R_i R_j^T = R_(i-j): there is one W_QK for each dista
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, SupportsIndex
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import whole
 
 Pairing = Literal["halves", "neighbours"]
+
+FARTHEST = 2**31
+"""The greatest distance from query back to key, in tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,18 +129,19 @@ class HeadWeights:
         return x if self.rotary is None else self.rotary.turn(x, steps)
 
     def QK(
-        self, head: int, *, distance: int = 0
+        self, head: SupportsIndex, *, distance: SupportsIndex = 0
     ) -> tuple[Float[Tensor, "d_model d_head"], Float[Tensor, "d_model d_head"]]:
         """The factors of a head's `W_QK = left @ right.T` for a key `distance` tokens back.
 
         Raises:
-            InputError: If there is no such head.
+            InputError: If there is no such head, or the distance is no whole number from 0 to
+                `FARTHEST`.
         """
-        kv = self._kv(head)
+        kv, distance = self._kv(head), whole("distance", distance, least=0, most=FARTHEST)
         return self.turn(self.W_Q[head], distance), self.turn(self.W_K[kv], 0)
 
     def OV(
-        self, head: int
+        self, head: SupportsIndex
     ) -> tuple[Float[Tensor, "d_model d_value"], Float[Tensor, "d_value d_model"]]:
         """The factors of a head's `W_OV = left @ right`.
 
@@ -165,10 +169,8 @@ class HeadWeights:
             scores = self.softcap * (scores / self.softcap).tanh()
         return rearrange(scores, "b kv g q k -> b (kv g) q k")
 
-    def _kv(self, head: int) -> int:
-        if not 0 <= head < self.n_heads:
-            raise InputError(f"head must be from 0 to {self.n_heads - 1}, got {head}")
-        return head // self.group
+    def _kv(self, head: Any) -> int:
+        return whole("head", head, least=0, most=self.n_heads - 1) // self.group
 
 
 def qk_match(

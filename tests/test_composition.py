@@ -1,10 +1,15 @@
 """Composition scores against whole matrices, and their null against sampling."""
 
+import inspect
+import math
+import re
+
 import pytest
 import torch
 
-from interp.composition import KINDS, compose, null
+from interp.composition import KINDS, Composition, compose, null
 from interp.errors import InputError
+from interp.folded import composition_scores
 from interp.heads import Head
 from interp.weights import HeadWeights, Rotary
 
@@ -175,12 +180,50 @@ def test_a_head_without_weights_has_no_score():
     assert (found.rank("K")[0, 1] == 0).all()
 
 
+def test_a_head_goes_by_its_name_too_and_the_whole_is_one_readable_line():
+    found = compose(planted("K"), n_layers=3)
+    assert found.strongest("K", later="L2H1") == found.strongest("K", later=(2, 1))
+    (best,) = found.strongest("K", 1)
+    assert f"K {best.earlier} to {best.later} {best.score:.3f}, V L" in repr(found)
+    assert repr(found).endswith("floor 0.204)")
+    assert len(repr(found)) < 120
+
+
+@pytest.mark.parametrize("distance", [math.nan, math.inf, 1.5, True, "3"])
+def test_a_distance_that_is_no_whole_number_is_refused(distance):
+    told = f"^distance must be a whole number, got {distance!r}$"
+    weights = {0: layer(10), 1: layer(20)}
+    with pytest.raises(InputError, match=told):
+        inspect.unwrap(compose)(weights, n_layers=2, distance=distance)
+    with pytest.raises(InputError, match=told):
+        inspect.unwrap(composition_scores)("./none", distance=distance)
+
+
+@pytest.mark.parametrize("distance", [-1, 10**400])
+def test_a_distance_out_of_range_is_refused(distance):
+    with pytest.raises(InputError, match=f"^distance must be from 0 to {2**31}, got {distance}$"):
+        compose({0: layer(10), 1: layer(20)}, n_layers=2, distance=distance)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"count": 1.5}, "count must be a whole number, got 1.5"),
+        ({"count": -1}, "count must be at least 0, got -1"),
+        ({"later": (1, 2, 3)}, "head must be named like L5H1, 5.1 or (5, 1), got (1, 2, 3)"),
+        ({"later": 1}, "head must be named like L5H1, 5.1 or (5, 1), got 1"),
+    ],
+)
+def test_questions_that_have_no_answer_are_refused(options, told):
+    found = compose({0: layer(10), 1: layer(20)}, n_layers=2)
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        inspect.unwrap(Composition.strongest)(found, "K", **options)
+
+
 def test_what_cannot_be_composed_is_refused():
     with pytest.raises(InputError, match="weights must be of at least two layers, got 1"):
         compose({0: layer(10)}, n_layers=1)
     weights = {0: layer(10), 1: layer(20)}
-    with pytest.raises(InputError, match="distance must be at least 0, got -1"):
-        compose(weights, n_layers=2, distance=-1)
     found = compose(weights, n_layers=2)
     with pytest.raises(InputError, match="kind must be one of Q, K, V, got 'O'"):
         found.scores("O")

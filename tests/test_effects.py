@@ -118,6 +118,13 @@ def test_a_label_that_no_head_carries_is_not_judged(found):
     assert list(found.labels) == WORDS
 
 
+def test_what_is_found_is_one_readable_line(found):
+    words = {label: r.verdict.partition(":")[0] for label, r in found.labels.items()}
+    assert f"induction {words['induction']}" in repr(found)
+    assert repr(found).startswith(f"Verification({found.made_by['model']}: ")
+    assert len(repr(found)) < 60 * len(words)
+
+
 def test_random_heads_are_others_of_the_same_layers_as_many_in_each():
     heads = [Head(1, 0), Head(1, 5), Head(3, 2)]
     with torch.random.fork_rng():

@@ -453,6 +453,22 @@ def test_questions_that_have_no_answer_are_refused():
         found.strongest("L1H0", "V")
 
 
+@pytest.mark.parametrize(
+    ("top", "told"), [(1.5, "a whole number, got 1.5"), (-1, "at least 0, got -1")]
+)
+def test_so_many_edges_cannot_be_asked_for(top, told):
+    found = path_effects(tiny("llama"), ["L1H0"], rows=ROWS, length=LENGTH)
+    with pytest.raises(interp.InputError, match=f"^top must be {told}$"):
+        inspect.unwrap(PathEffects.strongest)(found, "L1H0", top=top)
+
+
+def test_what_is_found_is_one_readable_line():
+    to = ["L1H0", "L1H2"]
+    found = path_effects(tiny("llama"), to, rows=ROWS, length=LENGTH)
+    told = "PathEffects(LlamaForCausalLM: 24 edges from 4 heads to L1H0, L1H2)"
+    assert repr(found) == told
+
+
 @pytest.mark.parametrize("positions", ["absolute", "rotary"])
 def test_in_the_hand_built_circuits_the_keys_alone_matter_and_one_head_in_them(positions):
     model = interp.build_circuit(positions, 100, 64)
