@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import zlib
 from dataclasses import asdict
 from html.parser import HTMLParser
 
@@ -86,6 +87,16 @@ def test_packing_keeps_any_weight_to_half_a_step():
 def test_what_is_no_weight_is_not_packed(wrong):
     with pytest.raises(InputError, match=r"patterns must be .* got .* in layer 3"):
         as_steps(torch.tensor([[[1.0, 0.0], [wrong, 0.5]]]), where="layer 3")
+
+
+def test_no_head_that_looks_ahead_is_packed():
+    with pytest.raises(InputError, match="patterns must be causal: a query in layer 3 looks ahead"):
+        as_steps(torch.tensor([[[0.9, 0.1], [0.5, 0.5]]]), where="layer 3")
+
+
+def test_what_rounding_leaves_beyond_0_and_1_is_packed_as_these():
+    almost = torch.tensor([[[1.0005, 0.0], [-5e-7, 1.0]]])
+    assert as_steps(almost, where="here").tolist() == [[[255, 0], [0, 255]]]
 
 
 def test_a_thumbnail_pixel_is_the_largest_weight_of_its_block():
@@ -302,6 +313,30 @@ def test_beyond_the_limit_the_strongest_heads_of_each_label_stay_and_the_page_sa
     assert sorted(kept) == sorted(strongest)
     with pytest.raises(InputError, match="limit must leave room for one head of each label"):
         gallery(scan, patterns, limit=0.5)
+
+
+def test_where_few_heads_have_room_they_are_the_strongest():
+    strengths = torch.tensor([0.6, 0.9, 0.5, 0.8, 0.7, 0.55]).view(-1, 1, 1)
+    tokens = torch.arange(200)
+    noise = torch.stack([pattern("random", tokens, seed) for seed in range(6)])
+    stack = strengths * torch.eye(200)[(tokens - 1).clamp(min=0)] + (1 - strengths) * noise
+    scan = classify_heads(stack[None], tokens)
+    assert {head.label for head in scan} == {"previous token"}
+    whole = gallery(scan, stack[None], tokens)
+    sizes = {head: len(text) for head, text in whole.prompts[0].weights.items()}
+    for most, wanted in ((1, ["L0H1"]), (2, ["L0H1", "L0H3"]), (3, ["L0H1", "L0H3", "L0H4"])):
+        left_out = sum(sizes.values()) - sum(sizes[Head.parse(name)] for name in wanted)
+        room = len(whole.to_html()) - left_out + 1000
+        made = gallery(scan, stack[None], tokens, limit=room / 1e6)
+        assert [str(head) for head in made.heads] == wanted
+        assert f"shows the strongest {most} of each label" in made.notes[0]
+
+
+def test_circuitsvis_script_cannot_end_the_element_that_it_stands_in():
+    script = zlib.decompress(base64.b64decode(Parsed(plain()[0].to_html()).scripts["circuitsvis"]))
+    frame = Parsed(f"<script>{script.decode()}</script>")
+    assert [tag for tag, _ in frame.elements] == ["script"]
+    assert frame.scripts == {"": script.decode()}
 
 
 def test_a_prompt_of_more_than_a_thousand_tokens_is_cut_and_the_page_says_so():

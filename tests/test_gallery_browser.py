@@ -1,6 +1,7 @@
 """Galleries in a real browser: Chromium, without a screen and without a network."""
 
 import functools
+import itertools
 import shutil
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +11,7 @@ import pytest
 import torch
 from paged import BREAKOUTS, TOKENS, hostile, patterns_of, plain, scan_of
 
+from interp.labels import classify_heads
 from interp.pages.gallery import gallery
 from interp.pages.visible import visible
 from interp.tokens import passages
@@ -45,10 +47,11 @@ def chromium():
 @pytest.fixture
 def show(chromium, tmp_path):
     """Opens a document as a file; at the end nothing may have complained or asked for anything."""
-    complaints, contexts = [], []
+    complaints, contexts, numbers = [], [], itertools.count()
 
     def opened(document, **settings):
-        (tmp_path / "page.html").write_text(document, encoding="utf-8", newline="\n")
+        path = tmp_path / f"page{next(numbers)}.html"
+        path.write_text(document, encoding="utf-8", newline="\n")
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
         contexts.append(context)
         page = context.new_page()
@@ -63,7 +66,7 @@ def show(chromium, tmp_path):
                 else complaints.append(request.url)
             ),
         )
-        page.goto((tmp_path / "page.html").as_uri())
+        page.goto(path.as_uri())
         return page
 
     yield opened
@@ -241,7 +244,7 @@ def test_no_text_gets_out_of_hand(show):
         "document.scripts.length"
     )
     open_head(page, "L0H2")
-    labels = [token.inner_text() for token in page.query_selector_all("#strip bdi")]
+    labels = page.eval_on_selector_all("#strip bdi", "all => all.map((one) => one.innerText)")
     assert labels[: len(BREAKOUTS)] == [visible(text) for text in BREAKOUTS]
     assert len(set(labels)) == len(texts)
     # What no font has would be the same box each time, and reads as its number instead.
@@ -251,6 +254,16 @@ def test_no_text_gets_out_of_hand(show):
     page.frame_locator("#frame iframe").locator("canvas").first.wait_for()
     for frame in page.frames:
         assert frame.evaluate("window.X") is None
+
+
+def test_a_sinks_other_columns_are_outlined(show):
+    length = 40
+    tokens = torch.arange(length)
+    both = (torch.eye(length)[tokens.clamp(max=5)] + torch.eye(length)[[0] * length]) / 2
+    page = show(gallery(classify_heads(both[None], tokens), both[None], tokens).to_html())
+    open_head(page, "L0H0")
+    targets = page.evaluate("targetsOf(view.head)")
+    assert targets == [[] if q == 0 else [0, 5] if q > 5 else [0] for q in range(length)]
 
 
 def test_several_prompts_are_chosen_from_one_page(show):
