@@ -104,14 +104,14 @@ def worked_lines() -> list[str]:
 def softmax_lines() -> list[str]:
     spread = "standard deviation of q . k"
     lines = [
-        f"| {spread}, d_k = {d}, by its root | "
+        f"| {spread}, d_k = {d} | "
         f"{written(f'{spread}, d_k = {d}', '.2f')} | "
         f"{written(f'{spread} / sqrt(d_k), d_k = {d}', '.2f')} |"
         for d in (4, 64, 512)
     ]
     for name, form in (("softmax of", ".4f"), ("norm of the gradient at", ".5f")):
         raw, divided = (written(f"{name} [10, 2, 1]{by}", form) for by in ("", " / 8"))
-        lines.append(f"| {name} [10, 2, 1], by 8 | {raw} | {divided} |")
+        lines.append(f"| {name} [10, 2, 1] | {raw} | {divided} |")
     return lines
 
 
