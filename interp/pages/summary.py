@@ -45,7 +45,7 @@ def scan_picture(scan: HeadScan) -> bytes:
     """`plots.score_mosaic` as a PNG, for where pages cannot be shown."""
     file = io.BytesIO()
     with styled():
-        plots.score_mosaic(scan).savefig(file, format="png", dpi=144, bbox_inches="tight")
+        plots.score_mosaic(scan).savefig(file, format="png", dpi=144)
     return file.getvalue()
 
 
