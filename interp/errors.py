@@ -1,6 +1,7 @@
-"""The one exception that means "the caller can mend this", and the check that most need."""
+"""The one exception that means "the caller can mend this", and the checks that most need."""
 
 import operator
+from math import isfinite
 from typing import Any
 
 
@@ -39,6 +40,14 @@ def whole(name: str, value: Any, *, least: int | None = None, most: int | None =
     if least is not None and number < least:
         raise InputError(f"{name} must be at least {least}, got {number}")
     return number
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite number that a float can hold, and no bool."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:
+        return False
 
 
 def whole_seed(seed: Any) -> int:

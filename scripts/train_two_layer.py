@@ -13,6 +13,9 @@ import typer
 
 from interp import command
 
+MODEL = ("config.json", "generation_config.json", "model.safetensors")
+"""The files of a model without a tokenizer."""
+
 
 def main(
     out: Annotated[
@@ -50,6 +53,10 @@ def main(
     recipe = Recipe(period=period, seed=seed)
     if len(beside or []) > 2:
         raise InputError(f"--beside must name at most 2 folders, got {len(beside or [])}")
+    pictures = (f"phase_change.{ending}" for ending in (*formats, "json"))
+    for name in (checkpoint.FILE, checkpoint.RECORD, *MODEL, *pictures):
+        if (out / name).is_dir():
+            raise InputError(f"{out / name} must be a file, got a folder of that name")
     others = [checkpoint.record(folder) for folder in beside or []]
 
     import torch

@@ -1,3 +1,4 @@
+import inspect
 import itertools
 import math
 
@@ -324,6 +325,13 @@ REFUSED = {
     "wrong_copy must be 0 or two tokens of 63": {"wrong_copy": 0.01},
     "sharpness must be above 0 and at most 1500, got 0": {"sharpness": 0.0},
     "seed must be from 0": {"seed": -1},
+    "blur must be from 0 to 1, got 1000": {"blur": 10**400},
+    "blur must be from 0 to 1, got 'x'": {"blur": "x"},
+    "sharpness must be above 0 and at most 1500, got 1000": {"sharpness": 10**400},
+    "sharpness must be above 0 and at most 1500, got 'x'": {"sharpness": "x"},
+    "previous must be True or False, got 'no'": {"previous": "no"},
+    "previous must be True or False, got 1": {"previous": 1},
+    "match must be True or False, got None": {"match": None},
 }
 
 
@@ -331,4 +339,4 @@ REFUSED = {
 def test_what_cannot_be_built_is_refused_with_the_numbers(message):
     arguments = {"positions": "rotary", "vocabulary": 64, "length": 65, **REFUSED[message]}
     with pytest.raises(interp.InputError, match=message.replace("(", r"\(")):
-        interp.build_circuit(**arguments)
+        inspect.unwrap(interp.build_circuit)(**arguments)

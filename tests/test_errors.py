@@ -1,3 +1,4 @@
+import math
 from inspect import unwrap
 
 import numpy as np
@@ -6,7 +7,7 @@ import torch
 
 import interp
 from interp.accuracy import measure_accuracy
-from interp.errors import InputError, whole, whole_seed
+from interp.errors import InputError, is_number, whole, whole_seed
 from interp.tokens import repeated
 
 
@@ -31,6 +32,11 @@ def test_numbers_out_of_range_are_refused():
         with pytest.raises(InputError, match=f"^seed must be from 0 to {2**63}, got {seed}$"):
             whole_seed(seed)
     assert whole_seed(2**63) == 2**63
+
+
+def test_a_number_is_finite_and_no_bool():
+    assert all(map(is_number, (0, -2.5, 10**300, np.float64(1))))
+    assert not any(map(is_number, (True, None, "1", math.nan, math.inf, 10**400)))
 
 
 CALLS = {

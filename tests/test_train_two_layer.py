@@ -68,6 +68,16 @@ def test_a_mistake_gets_one_line_and_exit_code_2_and_writes_nothing(tmp_path, ar
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["config.json", "phase_change.svg", "checkpoint.safetensors"])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_training(tmp_path, name):
+    (tmp_path / "out" / name).mkdir(parents=True)
+    done = run("--steps", 2, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert f"out/{name} must be a file, got a folder of that name" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+
+
 def test_a_folder_of_another_run_is_left_alone(finished):
     before = {path.name: path.read_bytes() for path in finished.iterdir()}
     done = run("--steps", 3, "--period", "fixed", "--out", finished)

@@ -1,6 +1,9 @@
 """Training a two-layer model: the rows, what is looked at, and going on where it stopped."""
 
+import inspect
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from interp.circuits import checkpoint
 from interp.circuits.training import BOS, Recipe, Run, copy_losses, draw_rows
@@ -164,6 +169,7 @@ ENDLESS = """
 from test_training import *
 recipe = Recipe(**SMALL, warm_up=3)
 run = Run(model_for(recipe), recipe)
+run.look()
 while True:
     checkpoint.save(trained(run, 1), sys.argv[1])
 """
@@ -204,6 +210,68 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path, damage):
     assert "\n" not in str(caught.value)
 
 
+def rewritten(path: Path, change) -> None:
+    """The checkpoint with its tensors and its words changed by `change(tensors, words)`."""
+    with safe_open(path, framework="pt") as file:
+        words = json.loads(file.metadata()["run"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(tensors, words)
+    save_file(tensors, path, metadata={"run": json.dumps(words)})
+
+
+DAMAGES = {
+    "model.lm_head.weight must be": lambda t, w: t.pop("model.lm_head.weight"),
+    r"optimiser.0.exp_avg must be torch.float32 \[41, 64\], got none": (
+        lambda t, w: t.pop("optimiser.0.exp_avg")
+    ),
+    "luck must be torch.uint8": lambda t, w: t.pop("luck"),
+    "in which [Tt]he RNG state is invalid|in which .*mt19937": lambda t, w: t["luck"].zero_(),
+    "step must be at least 0, got none": lambda t, w: t.pop("step"),
+    "step must be at least 0, got -3": lambda t, w: t.update(step=torch.tensor(-3)),
+    "step must be torch.int64": lambda t, w: t.update(step=torch.tensor(2.0)),
+    r"model.transformer.wte.weight must be torch.float32 \[41, 64\], got .* \[40, 64\]": (
+        lambda t, w: t.update({WTE: t[WTE][:40].clone()})
+    ),
+    "looks must be there after 2 steps, got none": lambda t, w: w.update(looks=[]),
+    "looks must be a list of what was seen": lambda t, w: w.update(looks=3),
+    "each look must have step, .* got one without by_period": lambda t, w: w.update(looks=[{}]),
+    r"looks must be in order and not after step 2, got \[9\]": (
+        lambda t, w: w["looks"][0].update(step=9)
+    ),
+    "what cannot be read": lambda t, w: w.update(recipe=3),
+}
+WTE = "model.transformer.wte.weight"
+
+
+@pytest.fixture(scope="module")
+def two_steps(tmp_path_factory):
+    folder, recipe = tmp_path_factory.mktemp("two_steps"), Recipe(**SMALL)
+    run = Run(model_for(recipe), recipe)
+    run.look()
+    checkpoint.save(trained(run, 2), folder)
+    return folder / checkpoint.FILE
+
+
+@pytest.mark.parametrize("told", DAMAGES)
+def test_a_checkpoint_that_opens_and_is_not_whole_is_refused_in_one_line(two_steps, tmp_path, told):
+    shutil.copy(two_steps, tmp_path)
+    recipe = Recipe(**SMALL)
+    assert checkpoint.resumed(model_for(recipe), recipe, tmp_path).step == 2
+    rewritten(tmp_path / checkpoint.FILE, DAMAGES[told])
+    with pytest.raises(InputError, match=told) as caught:
+        checkpoint.resumed(model_for(recipe), recipe, tmp_path)
+    assert "must be a checkpoint of a run, got" in str(caught.value)
+    assert str(caught.value).endswith(": delete it")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_was_never_looked_at_is_not_saved(tmp_path):
+    recipe = Recipe(**SMALL)
+    with pytest.raises(InputError, match="looks must be there after 1 steps, got none"):
+        checkpoint.save(trained(Run(model_for(recipe), recipe), 1), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -213,9 +281,17 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path, damage):
         ({"vocabulary": 20}, "vocabulary must be at least 24, got 20"),
         ({"most": 30}, "most must be from 3 to 12, got 30"),
         ({"late": 1.5}, r"late must be in \[0, 1\], got 1.5"),
+        ({"late": "x"}, r"late must be in \[0, 1\], got 'x'"),
+        ({"rate": "x"}, "rate must be a number above 0, got 'x'"),
+        ({"rate": -1}, "rate must be a number above 0, got -1"),
+        ({"rate": float("nan")}, "rate must be a number above 0, got nan"),
+        ({"rate": 10**400}, "rate must be a number above 0, got 1000"),
+        ({"warm_up": 0}, "warm_up must be at least 1, got 0"),
+        ({"decay": -1}, "decay must be a number of at least 0, got -1"),
+        ({"decay": True}, "decay must be a number of at least 0, got True"),
         ({"heads": 5}, "width must be a multiple of heads"),
     ],
 )
 def test_recipes_that_cannot_be_are_refused(wrong, told):
     with pytest.raises(InputError, match=told):
-        Recipe(**{**SMALL, **wrong})
+        inspect.unwrap(Recipe.__init__)(object.__new__(Recipe), **{**SMALL, **wrong})

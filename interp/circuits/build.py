@@ -1,6 +1,5 @@
 """`build_circuit`: a hand-built induction circuit as a model like any other."""
 
-import math
 import re
 from collections import Counter
 from dataclasses import asdict, replace
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 from interp.circuits.absolute import Absolute
 from interp.circuits.built import BITS, LONGEST, MOST_SHARP, Built, Parts
 from interp.circuits.rotary import KV_HEADS, Rotary
-from interp.errors import InputError, whole, whole_seed
+from interp.errors import InputError, is_number, whole, whole_seed
 from interp.tokens import passages
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def build_circuit(
         sharpness=sharpness,
         bos=bos,
         kv_heads=kv_heads,
-        parts=Parts(previous, match, blur, wrong_copy),
+        parts=Parts.checked(previous=previous, match=match, blur=blur, wrong_copy=wrong_copy),
         seed=seed,
     )
     from interp.models import assembled
@@ -94,7 +93,7 @@ def weights_of(
     vocabulary: SupportsIndex,
     length: SupportsIndex,
     *,
-    sharpness: float | int | None,
+    sharpness: Any,
     bos: SupportsIndex,
     kv_heads: SupportsIndex | None,
     parts: Parts,
@@ -118,16 +117,14 @@ def weights_of(
     kv = 2 if kv_heads is None else whole("kv_heads", kv_heads)
     if kv not in KV_HEADS:
         raise InputError(f"kv_heads must be one of 1, 2, 4, got {kv}")
-    _share("blur", parts.blur)
-    _share("wrong_copy", parts.wrong_copy)
     if parts.wrong_copy > 0 and round(parts.wrong_copy * (vocabulary - 1)) < 2:
         raise InputError(
             f"wrong_copy must be 0 or two tokens of {vocabulary - 1} at least,"
             f" got {parts.wrong_copy}"
         )
-    if sharpness is not None and not (_is_number(sharpness) and 0 < sharpness <= 10 * MOST_SHARP):
+    if sharpness is not None and not (is_number(sharpness) and 0 < sharpness <= 10 * MOST_SHARP):
         raise InputError(
-            f"sharpness must be above 0 and at most {10 * MOST_SHARP}, got {sharpness}"
+            f"sharpness must be above 0 and at most {10 * MOST_SHARP}, got {sharpness!r}"
         )
     for bits in BITS:
         if vocabulary - 1 > 4**bits // 2:
@@ -165,12 +162,3 @@ def words(vocabulary: int, bos: int) -> list[str]:
     common = (word for word, _ in Counter(found).most_common())
     others = chain(["<unk>"], common)
     return ["<s>" if i == bos else next(others, f"w{i}") for i in range(vocabulary)]
-
-
-def _share(name: str, value: Any) -> None:
-    if not _is_number(value) or not 0 <= value <= 1:
-        raise InputError(f"{name} must be from 0 to 1, got {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

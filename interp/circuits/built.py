@@ -55,6 +55,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from interp.circuits.codes import alike, sharpness_to_look_back, token_words, twist
+from interp.errors import InputError, is_number
 from interp.heads import Head
 
 MASS = 0.9999
@@ -90,6 +91,22 @@ class Parts:
     match: bool = True
     blur: float | int = 0.0
     wrong_copy: float | int = 0.0
+
+    @classmethod
+    def checked(cls, *, previous: Any, match: Any, blur: Any, wrong_copy: Any) -> "Parts":
+        """The same, once it is sure that each can be what it should be.
+
+        Raises:
+            InputError: If `previous` or `match` is neither True nor False, or a share is not
+                from 0 to 1.
+        """
+        for name, value in (("previous", previous), ("match", match)):
+            if not isinstance(value, bool):
+                raise InputError(f"{name} must be True or False, got {value!r}")
+        for name, value in (("blur", blur), ("wrong_copy", wrong_copy)):
+            if not is_number(value) or not 0 <= value <= 1:
+                raise InputError(f"{name} must be from 0 to 1, got {value!r}")
+        return cls(previous, match, blur, wrong_copy)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from interp.circuits.training import Recipe, Run
-from interp.errors import InputError
+from interp.errors import InputError, whole
 from interp.files import staged
 
 FILE = "checkpoint.safetensors"
@@ -24,8 +24,17 @@ RECORD = "training.json"
 """What a finished run tells, in the same folder: see `scripts/train_two_layer.py`."""
 
 
+LOOK = ("step", "second_copy", "first_copy", "by_period", "scores")
+"""What each look at a run has."""
+
+
 def save(run: Run, folder: str | os.PathLike[str]) -> None:
-    """Write `run` to `folder`, in the place of what was there of it."""
+    """Write `run` to `folder`, in the place of what was there of it.
+
+    Raises:
+        InputError: If it was trained and never looked at, or the folder cannot be written to.
+    """
+    _check_looks(run)
     told = {"recipe": asdict(run.recipe), "looks": run.looks}
     with staged(folder) as scratch:
         save_file(run.state(), scratch / FILE, metadata={"run": json.dumps(told)})
@@ -49,12 +58,10 @@ def resumed(model: nn.Module, recipe: Recipe, folder: str | os.PathLike[str]) ->
         with safe_open(path, framework="pt") as file:
             told = json.loads((file.metadata() or {})["run"])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        theirs, ours = told["recipe"], asdict(recipe)
+        theirs, ours = dict(told["recipe"]), asdict(recipe)
         run.looks = told["looks"]
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path} must be a checkpoint of a run, got what cannot be read ({error}): delete it"
-        ) from None
+        raise _damaged(path, f"what cannot be read ({error})") from None
     if theirs != ours:
         differing = [name for name in ours if theirs.get(name) != ours[name]]
         words = ", ".join(f"{name} {theirs.get(name)}, not {ours[name]}" for name in differing)
@@ -62,8 +69,31 @@ def resumed(model: nn.Module, recipe: Recipe, folder: str | os.PathLike[str]) ->
             f"{folder} must hold a run of the same settings or none, got one with"
             f" {words or 'others'}: choose another folder"
         )
-    run.restore(state)
+    try:
+        run.restore(state)
+        _check_looks(run)
+    except (InputError, RuntimeError) as error:  # Of torch, where its luck is none.
+        raise _damaged(path, f"one in which {error}") from None
     return run
+
+
+def _check_looks(run: Run) -> None:
+    """Raise unless the looks are those of a run that was looked at on its way."""
+    try:
+        lacking = {name for look in run.looks for name in LOOK if name not in look}
+        steps = [] if lacking else [whole("step", look["step"], least=0) for look in run.looks]
+    except TypeError:
+        raise InputError("looks must be a list of what was seen") from None
+    if lacking:
+        raise InputError(f"each look must have {', '.join(LOOK)}, got one without {min(lacking)}")
+    if steps != sorted(set(steps)) or (steps and steps[-1] > run.step):
+        raise InputError(f"looks must be in order and not after step {run.step}, got {steps}")
+    if run.step and not steps:
+        raise InputError(f"looks must be there after {run.step} steps, got none")
+
+
+def _damaged(path: Path, told: str) -> InputError:
+    return InputError(f"{path} must be a checkpoint of a run, got {told}: delete it")
 
 
 def record(folder: str | os.PathLike[str]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from interp.errors import InputError, whole, whole_seed
+from interp.errors import InputError, is_number, whole, whole_seed
 from interp.scores import Thresholds, ask, score_layer
 from interp.targets import TARGETS
 from interp.tokens import Probe, repeated
@@ -61,6 +61,9 @@ class Recipe:
         rate: Learning rate of AdamW once warm.
         warm_up: Steps in which the rate rises to that, along a line.
         decay: Weight decay.
+
+    Raises:
+        InputError: If one of them is not what it should be.
     """
 
     period: str = "varying"
@@ -88,8 +91,13 @@ class Recipe:
         whole("most", self.most, least=self.least, most=(self.length - 1) // 2)
         whole("only", self.only, least=2, most=(self.length - 1) // 2)
         whole("rows", self.rows, least=1)
-        if not 0 <= self.late <= 1:
-            raise InputError(f"late must be in [0, 1], got {self.late}")
+        if not is_number(self.late) or not 0 <= self.late <= 1:
+            raise InputError(f"late must be in [0, 1], got {self.late!r}")
+        if not is_number(self.rate) or not self.rate > 0:
+            raise InputError(f"rate must be a number above 0, got {self.rate!r}")
+        whole("warm_up", self.warm_up, least=1)
+        if not is_number(self.decay) or not self.decay >= 0:
+            raise InputError(f"decay must be a number of at least 0, got {self.decay!r}")
         if whole("width", self.width, least=1) % whole("heads", self.heads, least=1):
             raise InputError(f"width must be a multiple of heads, {self.heads}, got {self.width}")
 
@@ -193,7 +201,19 @@ class Run:
         return {name: value.detach().clone() for name, value in kept.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go back to where `state` was taken; `looks` are the caller's."""
+        """Go back to where `state` was taken; `looks` are the caller's.
+
+        Raises:
+            InputError: If it is not all of the state of such a run.
+        """
+        step = int(state["step"]) if "step" in state else -1
+        if step < 0:
+            raise InputError(f"step must be at least 0, got {step if 'step' in state else 'none'}")
+        for name, like in self._expected(step).items():
+            value = state.get(name)
+            if value is None or (value.shape, value.dtype) != (like.shape, like.dtype):
+                told = "none" if value is None else f"{value.dtype} {list(value.shape)}"
+                raise InputError(f"{name} must be {like.dtype} {list(like.shape)}, got {told}")
         weights, moments = {}, {}
         for name, value in state.items():
             group, _, rest = name.partition(".")
@@ -202,11 +222,19 @@ class Run:
             elif group == "optimiser":
                 index, _, moment = rest.partition(".")
                 moments.setdefault(int(index), {})[moment] = value.clone()
+        self._luck.set_state(state["luck"])
         self.model.load_state_dict(weights)
         groups = self._optimiser.state_dict()["param_groups"]
         self._optimiser.load_state_dict({"state": moments, "param_groups": groups})
-        self._luck.set_state(state["luck"])
-        self.step = int(state["step"])
+        self.step = step
+
+    def _expected(self, step: int) -> dict[str, Tensor]:
+        """Tensors like those of this run's state at a step."""
+        found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for index, weight in enumerate(self._learning if step else []):
+            found[f"optimiser.{index}.step"] = torch.zeros(())
+            found |= {f"optimiser.{index}.{name}": weight for name in ("exp_avg", "exp_avg_sq")}
+        return {**found, "luck": self._luck.get_state(), "step": torch.tensor(0)}
 
 
 def next_token_losses(
