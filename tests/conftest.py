@@ -1,6 +1,8 @@
 import os
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # As many workers as cores: one for each.
 
 import pytest
 from tiny_models import tiny, words_tokenizer
