@@ -60,6 +60,31 @@ def test_the_accuracy_shown_is_that_of_the_committed_run():
     assert not any(near.get("fooled") for near in record["near_misses"])
 
 
+def effects_line(label, found) -> str:
+    ends = " to ".join(f"{end:.2f}" for end in found["interval"])
+    random = " to ".join(f"{f(found['random_effects']):.2f}" for f in (min, max))
+    word = found["verdict"].partition(":")[0]
+    count, effect = str(len(found["heads"])), f"{found['effect']:.2f}"
+    return f"| {' | '.join([label, count, effect, ends, random, word])} |"
+
+
+def test_the_effects_shown_are_those_of_the_committed_run():
+    record = json.loads((ROOT / "figures" / "effects.json").read_text(encoding="utf-8"))
+    block = README.split("figures/effects.json -->")[1].split("<!-- end -->")[0]
+    judged = {label: found for label, found in record["labels"].items() if found["heads"]}
+    lines = [effects_line(label, found) for label, found in judged.items()]
+    assert block.strip().splitlines()[2:] == lines
+    assert record["made_by"]["draws"] == 20
+
+
+def test_the_sensitivity_told_is_that_of_the_committed_table():
+    table = pd.read_csv(ROOT / "figures" / "sensitivity.csv")
+    flipped = table[table["flips"].notna()]
+    sinks = (flipped["kind"] == "sink").sum()
+    told = f"{len(flipped)} of {len(table)} labels flip, {sinks} of them sinks"
+    assert told in " ".join(README.split())
+
+
 def test_the_thresholds_shown_are_the_ones_in_force():
     thresholds = interp.Thresholds()
     for label, value in re.findall(r"^\| ([a-z ]+) \| .* \| (0\.\d) \|$", README, re.MULTILINE):
