@@ -54,6 +54,18 @@ def test_the_comparison_shown_is_that_of_the_committed_run():
     assert block.strip().splitlines()[2:] == comparison_lines()
 
 
+def test_the_cost_of_composition_is_that_of_the_committed_run():
+    page = " ".join((ROOT / "docs" / "induction.md").read_text(encoding="utf-8").split())
+    text = (ROOT / "benchmarks" / "composition.json").read_text(encoding="utf-8")
+    ways = {record["way"]: record for record in json.loads(text)}
+    ours, theirs = ways["interp"], ways["transformer_lens_by_layer"]
+    assert f"take {ours['seconds']:.1f} s and {ours['peak_mb']:.0f} MiB" in page
+    asked = re.search(r"allocate (\d+) bytes", ways["transformer_lens"]["failed"])
+    assert asked
+    assert f"asks for {int(asked[1]) / 1e9:.1f} GB" in page
+    assert f"takes {theirs['seconds']:.0f} s layer by layer" in page
+
+
 def lost(source: str, to: str) -> float:
     edge = next(
         edge

@@ -85,6 +85,21 @@ def test_the_sensitivity_told_is_that_of_the_committed_table():
     assert told in " ".join(README.split())
 
 
+def test_the_cost_of_a_gallery_is_that_of_the_committed_run():
+    records = json.loads((ROOT / "benchmarks" / "gallery.json").read_text(encoding="utf-8"))
+    short, long = records
+    assert (short["length"], short["heads"]) == (128, 270)
+    words = " ".join(README.split())
+    assert f"{short['size_mb']:.1f} MB, and are in sight {short['view_s']:.1f} s after" in words
+    peer, seconds = short["circuitsvis_size_mb"], short["circuitsvis_view_s"]
+    assert f"from CircuitsVis takes {peer:.0f} MB and {seconds:.0f} s" in words
+    assert short["bertviz_view_s"] is None
+    assert f"from BertViz {short['bertviz_size_mb']:.0f} MB" in words
+    assert short["size_mb"] <= 4
+    assert long["size_mb"] <= 20
+    assert max(record["max_error"] for record in records) <= 0.002
+
+
 def test_the_thresholds_shown_are_the_ones_in_force():
     thresholds = interp.Thresholds()
     for label, value in re.findall(r"^\| ([a-z ]+) \| .* \| (0\.\d) \|$", README, re.MULTILINE):
