@@ -91,9 +91,13 @@ def main(
     named = _named(heads)
     if named and label is not None:
         raise interp.InputError("--heads must stand without --label, got both")
+    pictures = [ending for ending in formats if ending != "html"]
     asked = command.listed(draw or ("page,heads" if named else "page"), PICTURES, name="--draw")
     if not named and {"heads", "arcs"} & set(asked):
         raise interp.InputError(f"--draw must list heads and arcs with --heads alone, got {draw}")
+    if not pictures and (draw is not None or query is not None):
+        option = "draw" if draw is not None else "query"
+        raise interp.InputError(f"--{option} must come with a picture, got --format {format}")
     with files.staged(out) as scratch:
         with command.progress(f"loading {model}") as step:
             opened = interp.load_model(model, dtype=dtype, device=device)
@@ -104,6 +108,12 @@ def main(
             elif table.made_by.get("model", opened.name) != opened.name:
                 of = table.made_by["model"]
                 raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
+            if absent := [
+                head for head in named or [] if str(head) not in set(table.frame["name"])
+            ]:
+                raise interp.InputError(
+                    f"--heads must be in the scan, got {absent[0]}, which is not"
+                )
             chosen = named or _labelled(table, label)
             count = len(chosen or table.frame)
             if "html" in formats:
@@ -119,8 +129,11 @@ def main(
                     progress=step.advance,
                 )
                 page.save(scratch / "gallery.html")
-                notes = page.notes
-            pictures = [ending for ending in formats if ending != "html"]
+                notes += page.notes
+            if pictures and (longest := max(map(len, rows))) > pages.LONGEST:
+                notes.append(
+                    f"Pictures of a prompt of {longest:,} tokens show its first {pages.LONGEST:,}."
+                )
             kinds = [kind for kind, word in LABELS.items() if label and word in label.split(",")]
             layers = None if chosen is None else sorted({head.layer for head in chosen})
             drawn: dict[str, "Figure"] = {}
@@ -190,7 +203,11 @@ def _named(heads: str | None) -> list["Head"] | None:
     from interp import Head
 
     with command.about("--heads"):
-        return None if heads is None else [Head.parse(part) for part in heads.split(",")]
+        return (
+            None
+            if heads is None
+            else list(dict.fromkeys(Head.parse(part) for part in heads.split(",")))
+        )
 
 
 def _labelled(scan: "HeadScan", label: str | None) -> list["Head"] | None:

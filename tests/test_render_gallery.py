@@ -102,6 +102,11 @@ MISTAKES = {
     "no such table": (["--scan", "nothing.json"], "--scan"),
     "no such prompt file": (["--prompt-file", "nothing.txt"], "--prompt-file must be a text file"),
     "absent head": (["--heads", "L9H9"], "heads must be in the scan, got L9H9"),
+    "absent head in a picture": (
+        ["--heads", "L0H99", "--format", "png", "--draw", "page", "--prompt", "w5"],
+        "--heads must be in the scan, got L0H99",
+    ),
+    "a picture without its format": (["--draw", "zoo"], "--draw must come with a picture"),
     "unknown label": (["--label", "clever"], "--label"),
     "empty prompt": (["--prompt", ""], "prompt must have at least one token"),
     "prompt beyond the context": (["--prompt", "w5 " * 99], "prompt must fit the model's context"),
