@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -23,6 +24,13 @@ ModelName = Annotated[
     typer.Option(
         help="SmolLM2-135M (from the package index), a hub id such as gpt2,"
         " a Hugging Face folder, or a .gguf file."
+    ),
+]
+HeadTable = Annotated[
+    Path | None,
+    typer.Option(
+        help="Table of this model's heads from find_induction_heads.py (heads.json,"
+        " heads.parquet, heads.csv); made anew if left out."
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of all that is random.")]

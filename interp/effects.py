@@ -10,7 +10,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Any, SupportsIndex
 
 import torch
@@ -21,6 +20,7 @@ from interp import evidence
 from interp import tokens as probes
 from interp.ablation import Means, ablated, late_and_early, losses, mean_outputs
 from interp.errors import InputError, whole, whole_seed
+from interp.files import versions
 from interp.heads import Head
 from interp.hooks import attention_layers
 from interp.labels import FORCED_WINDOW, MIXED, NOT_ENOUGH, excess
@@ -319,7 +319,5 @@ def _made_by(
             if name in ("model", "revision", "seed", "method", "dtype", "thresholds")
         },
         "probes": [probe.record() for probe in made],
-        "versions": {
-            name: version(name) for name in ("interp", "torch", "transformers", "transformer-lens")
-        },
+        "versions": versions(),
     }

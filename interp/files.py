@@ -1,10 +1,11 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there; and what a record says of what made it."""
 
 import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 
 from interp.errors import InputError
@@ -56,3 +57,9 @@ def _move(entries: list[Path], folder: Path) -> None:
     for entry in entries:
         if not (folder / entry.name).is_dir():
             entry.replace(folder / entry.name)
+
+
+def versions() -> dict[str, str]:
+    """The releases that a result depends on, for its record."""
+    names = ("interp", "torch", "transformers", "transformer-lens")
+    return {name: version(name) for name in names}

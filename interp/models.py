@@ -14,10 +14,11 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tokenizers
 import torch
@@ -41,6 +42,8 @@ DEFAULT = "SmolLM2-135M"
 
 FULL_NAME = "SmolLM2-135M-Instruct (Q4_1)"
 """What that model is: tuned for chat, its weights rounded to four bits."""
+
+_Held = TypeVar("_Held")
 
 STREAM = "interp_stream"
 """Name of the attention of `interp.stream` among those that transformers knows."""
@@ -524,6 +527,16 @@ def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator
         yield
     finally:
         model.set_attn_implementation(own)
+
+
+@contextmanager
+def holding(variable: ContextVar[_Held], value: _Held) -> Iterator[None]:
+    """Let `variable` hold `value`: how a function of `attend_with` learns what it is asked for."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @contextmanager

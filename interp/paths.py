@@ -26,7 +26,6 @@ to the logit of the right next token. An induction head is two heads joined by K
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -37,13 +36,14 @@ from torch import Tensor
 from interp.direct import Readout, through
 from interp.edges import Edge, PathEffects, edges_of
 from interp.errors import InputError, whole, whole_seed
+from interp.files import versions
 from interp.heads import Head
 from interp.hooks import attention_layers, run_with
 from interp.mass import FromQK, Tally
 from interp.models import Model, load_model
 from interp.reading import Reading, rereading
 from interp.scan import LENGTH
-from interp.scores import Thresholds, ask
+from interp.scores import Questions, Thresholds, ask
 from interp.stream import stream, streams
 from interp.targets import NONE
 from interp.tiles import tiled_attention
@@ -255,11 +255,9 @@ def _clean_pass(
     return layers, dict(zip(numbers, z, strict=True))
 
 
-def _stripe(
-    model: Model, probe: Probe, layer: int
-) -> tuple[Int[Tensor, "batch query m"], Bool[Tensor, "batch query"]]:
-    """The induction targets that a layer sees, and the queries that a scan would count."""
-    asked = ask(
+def ask_of_stripe(model: Model, probe: Probe, layer: int) -> Questions:
+    """What to ask of a layer for its induction scores on a probe of repeats, as a scan does."""
+    return ask(
         probe.tokens.to(model.device),
         counted=probe.parts["repeated"].to(model.device),
         special=model.special,
@@ -268,6 +266,13 @@ def _stripe(
         kinds=["induction"],
         statistics=False,
     )
+
+
+def _stripe(
+    model: Model, probe: Probe, layer: int
+) -> tuple[Int[Tensor, "batch query m"], Bool[Tensor, "batch query"]]:
+    """The induction targets that a layer sees, and the queries that a scan would count."""
+    asked = ask_of_stripe(model, probe, layer)
     keys = asked.keys["induction"]
     return keys, (keys != NONE).any(-1) & asked.fit
 
@@ -347,7 +352,5 @@ def _made_by(model: Model, probe: Probe, seed: int) -> dict[str, Any]:
         "norm": "before attention: computed anew; final: scale held",
         "interval": "95 % of resamples of the rows, after minus before",
         "probes": [probe.record()],
-        "versions": {
-            name: version(name) for name in ("interp", "torch", "transformers", "transformer-lens")
-        },
+        "versions": versions(),
     }

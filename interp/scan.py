@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from interp import evidence
 from interp import tokens as probes
 from interp.errors import InputError, whole, whole_seed
+from interp.files import versions
 from interp.labels import label_heads, why_not_measured
 from interp.mass import Attention, FromQK, Tally
 from interp.scores import (
@@ -464,7 +464,5 @@ def _made_by(
         "probes": [probe.record() for probe in made],
         "scored_on": source,
         "thresholds": asdict(thresholds),
-        "versions": {
-            name: version(name) for name in ("interp", "torch", "transformers", "transformer-lens")
-        },
+        "versions": versions(),
     }

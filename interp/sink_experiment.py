@@ -9,7 +9,6 @@ room would take as well, and positions of the text instead of those in the cache
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from interp import tokens as probes
 from interp import windowed
 from interp.errors import InputError, whole
 from interp.evidence import interval
+from interp.files import versions
 from interp.heads import Head
 from interp.hooks import attention_layers
 from interp.labels import LABELS
@@ -310,7 +310,5 @@ def _made_by(model: Model, scan: HeadScan, text: probes.Probe, **options: int) -
         "labels_from": {
             name: scan.made_by[name] for name in ("seed", "thresholds") if name in scan.made_by
         },
-        "versions": {
-            name: version(name) for name in ("interp", "torch", "transformers", "transformer-lens")
-        },
+        "versions": versions(),
     }

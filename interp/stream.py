@@ -7,8 +7,7 @@ log-sum-exp of every row beside the output, and hands queries, keys and log-sum-
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.hooks import attention_layers, cheap_forward
 from interp.mass import FromQK
-from interp.models import STREAM, Model, attend_with
+from interp.models import STREAM, Model, attend_with, holding
 from interp.targets import NONE
 from interp.tiles import tiled_attention
 
@@ -51,7 +50,8 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
             )
         visit(layer, attention)
 
-    with _streaming(model, look), torch.no_grad():
+    attending = attend_with(model.plain, STREAM, _attend)
+    with holding(_VISIT, look), attending, torch.no_grad():
         ids = tokens.clamp(min=0).to(model.device)
         model.plain(ids, **cheap_forward(model.plain))
 
@@ -69,16 +69,6 @@ def streams(model: Model) -> bool:
         # since there is another way to read them.
         return False
     return sorted(seen) == attention_layers(model, None)
-
-
-@contextmanager
-def _streaming(model: Model, visit: Visit) -> Iterator[None]:
-    token = _VISIT.set(visit)
-    try:
-        with attend_with(model.plain, STREAM, _attend):
-            yield
-    finally:
-        _VISIT.reset(token)
 
 
 def _attend(

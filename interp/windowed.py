@@ -19,8 +19,7 @@ text and once at `min(query, last)`, and a score with a kept key takes its query
 Both halves get the same output, so they stay one and the same stream.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from interp.attention import attention_scores, causal_mask, hide, softmax
 from interp.errors import InputError, whole
-from interp.models import Model, attend_with
+from interp.models import Model, attend_with, holding
 from interp.stream import streams
 
 NAME = "interp_windowed"
@@ -145,7 +144,8 @@ def losses(
         )
     twice = cut is not None and cut.kept > 0 and cut.renumbered
     run = _Run(cut, heads.to(model.device), twice, visit)
-    with _running(model, run), torch.no_grad():
+    attending = attend_with(model.plain, NAME, _attend)
+    with holding(_RUN, run), attending, torch.no_grad():
         found = torch.stack([_next_token_losses(model, row, run) for row in tokens])
     if not found.isfinite().all():
         raise InputError(
@@ -191,16 +191,6 @@ def _next_token_losses(
         ids.to(model.device), position_ids=places.to(model.device), use_cache=False
     ).logits[0]
     return cross_entropy(made[:-1].float(), row[1:].to(made.device), reduction="none").cpu()
-
-
-@contextmanager
-def _running(model: Model, run: _Run) -> Iterator[None]:
-    token = _RUN.set(run)
-    try:
-        with attend_with(model.plain, NAME, _attend):
-            yield
-    finally:
-        _RUN.reset(token)
 
 
 def _attend(

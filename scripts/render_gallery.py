@@ -21,13 +21,7 @@ PICTURES = ("page", "heads", "arcs", "zoo", "layers")
 
 def main(
     model: command.ModelName = "SmolLM2-135M",
-    scan: Annotated[
-        Path | None,
-        typer.Option(
-            help="Table of this model's heads from find_induction_heads.py (heads.json,"
-            " heads.parquet, heads.csv); made anew if left out."
-        ),
-    ] = None,
+    scan: command.HeadTable = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option(

@@ -18,13 +18,7 @@ def main(
     out: Annotated[
         Path, typer.Option(help="Folder for sink_experiment.json and the figure.")
     ] = Path("results"),
-    scan: Annotated[
-        Path | None,
-        typer.Option(
-            help="Table of this model's heads from find_induction_heads.py (heads.json,"
-            " heads.parquet, heads.csv); made anew if left out."
-        ),
-    ] = None,
+    scan: command.HeadTable = None,
     size: Annotated[int, typer.Option(min=2, help="Tokens in a cut cache.")] = 128,
     kept: Annotated[int, typer.Option(min=1, help="First tokens that stay in it.")] = 4,
     length: Annotated[int, typer.Option(min=5, help="Tokens in a row of text.")] = 384,

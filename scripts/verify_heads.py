@@ -24,13 +24,7 @@ def main(
             " results/effects_LABEL.json]"
         ),
     ] = None,
-    scan: Annotated[
-        Path | None,
-        typer.Option(
-            help="Table of this model's heads from find_induction_heads.py (heads.json,"
-            " heads.parquet, heads.csv); made anew if left out."
-        ),
-    ] = None,
+    scan: command.HeadTable = None,
     label: Annotated[
         str | None,
         typer.Option(help="Labels to judge, by commas, such as 'induction,previous token'; all."),

@@ -1,7 +1,5 @@
 """The page to play with attention in Chromium: its numbers are Python's, within 1e-6."""
 
-import shutil
-
 import pytest
 import torch
 
@@ -13,22 +11,7 @@ from interp.pages.stepped import circuit
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 NARROW = {"width": 360, "height": 740}
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -47,32 +30,13 @@ def written(tmp_path_factory):
 
 
 @pytest.fixture
-def show(chromium, written):
-    """Opens the page; at the end nothing may have complained or asked for anything."""
-    complaints, contexts = [], []
+def show(open_page, written):
+    """Opens the page."""
 
     def opened(**settings):
-        context = chromium.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith(("file:", "data:"))
-                else complaints.append(request.url)
-            ),
-        )
-        page.goto(written.as_uri())
-        return page
+        return open_page(written, **{"viewport": {"width": 1200, "height": 900}, **settings})
 
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    return opened
 
 
 def state(page, section):

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import shutil
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -19,60 +18,19 @@ from interp.tokens import passages
 pytestmark = pytest.mark.browser
 
 CLOSE = 0.002
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
-def show(chromium, tmp_path):
-    """Opens a document as a file; at the end nothing may have complained or asked for anything."""
-    complaints, contexts, numbers = [], [], itertools.count()
+def show(open_page, tmp_path):
+    """Opens a document as a file."""
+    numbers = itertools.count()
 
     def opened(document, **settings):
         path = tmp_path / f"page{next(numbers)}.html"
         path.write_text(document, encoding="utf-8", newline="\n")
-        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith(("file:", "data:"))
-                else complaints.append(request.url)
-            ),
-        )
-        page.goto(path.as_uri())
-        return page
+        return open_page(path, **{"viewport": {"width": 1280, "height": 900}, **settings})
 
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    return opened
 
 
 def heads_of(page):

@@ -146,45 +146,32 @@ def test_showing_opens_no_socket(monkeypatch, real_table):
 
 
 @pytest.mark.browser
-def test_scan_head_and_gallery_on_one_page_keep_to_themselves(tmp_path):
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("there is no Chromium on this machine")
+def test_scan_head_and_gallery_on_one_page_keep_to_themselves(open_page, tmp_path):
     made, patterns = plain()
     views = [hostile()[0].scan, made.scan, made.head("L1H0"), made.head("L0H0"), made]
     (tmp_path / "page.html").write_text(
         f"<!doctype html><input id='own' value='mine'>{''.join(v._repr_html_() for v in views)}"
     )
-    complaints = []
-    with api.sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
-        page = browser.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto((tmp_path / "page.html").as_uri())
-        page.focus("#own")
-        frames = []
-        for i in range(len(views)):
-            page.locator("iframe").nth(i).scroll_into_view_if_needed()
-            frames.append(page.frame_locator("iframe").nth(i))
-        for number, head in ((2, 0), (3, None)):
-            name = "L1H0" if head == 0 else "L0H0"
-            readout = frames[number].locator("#readout[data-query='24']")
-            readout.wait_for()
-            weight = patterns[1 if name == "L1H0" else 0, 0, 0, 24].max().item()
-            assert abs(float(readout.get_attribute("data-value")) - weight) < 0.002
-            assert frames[number].locator("#name").inner_text() == name
-            assert not frames[number].locator("#heads").is_visible()
-        frames[4].locator("#count").wait_for()
-        assert frames[4].locator("dialog[open]").count() == 0
-        assert frames[0].locator("table").count() == 2
-        assert BREAKOUTS[0] in frames[0].locator("caption").first.inner_text()
-        assert page.evaluate("document.activeElement.id") == "own"
-        assert page.evaluate("typeof data + typeof X") == "undefinedundefined"
-        browser.close()
-    assert complaints == []
+    page = open_page(tmp_path / "page.html")
+    page.focus("#own")
+    frames = []
+    for i in range(len(views)):
+        page.locator("iframe").nth(i).scroll_into_view_if_needed()
+        frames.append(page.frame_locator("iframe").nth(i))
+    for number, head in ((2, 0), (3, None)):
+        name = "L1H0" if head == 0 else "L0H0"
+        readout = frames[number].locator("#readout[data-query='24']")
+        readout.wait_for()
+        weight = patterns[1 if name == "L1H0" else 0, 0, 0, 24].max().item()
+        assert abs(float(readout.get_attribute("data-value")) - weight) < 0.002
+        assert frames[number].locator("#name").inner_text() == name
+        assert not frames[number].locator("#heads").is_visible()
+    frames[4].locator("#count").wait_for()
+    assert frames[4].locator("dialog[open]").count() == 0
+    assert frames[0].locator("table").count() == 2
+    assert BREAKOUTS[0] in frames[0].locator("caption").first.inner_text()
+    assert page.evaluate("document.activeElement.id") == "own"
+    assert page.evaluate("typeof data + typeof X") == "undefinedundefined"
 
 
 def test_there_are_three_notebooks_and_they_are_kept_without_outputs():

@@ -82,17 +82,7 @@ class Absolute(Plan):
             "n_inner": 1,
             "tie_word_embeddings": False,
         }
-        return Built(
-            family="gpt2",
-            settings=settings,
-            weights={name: W.float() for name, W in weights.items()},
-            bos=self.bos,
-            previous=PREVIOUS,
-            induction=INDUCTION,
-            sharpness=sharpness,
-            bits=self.bits,
-            parts=self.parts,
-        )
+        return self.built("gpt2", settings, weights, PREVIOUS, INDUCTION, sharpness)
 
     def _places(self) -> Float[Tensor, "length d_model"]:
         """W_pos."""

@@ -317,6 +317,28 @@ class Plan:
         layer.W_O[head.head, :N] = self.alpha_token * self.out
         return layer
 
+    def built(
+        self,
+        family: str,
+        settings: dict[str, Any],
+        weights: dict[str, Tensor],
+        previous: Head,
+        induction: Head,
+        sharpness: float,
+    ) -> Built:
+        """The circuit of this plan, its weights in float32."""
+        return Built(
+            family=family,
+            settings=settings,
+            weights={name: W.float().contiguous() for name, W in weights.items()},
+            bos=self.bos,
+            previous=previous,
+            induction=induction,
+            sharpness=sharpness,
+            bits=self.bits,
+            parts=self.parts,
+        )
+
     def _some(
         self, space: Float[Tensor, "dim d_model"], number: int
     ) -> Float[Tensor, "number d_model"]:

@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,15 @@ from interp.ablation import ablated, logits, losses
 from interp.direct import Readout
 from interp.edges import Edge
 from interp.errors import InputError, whole, whole_seed
-from interp.files import staged
+from interp.files import staged, versions
 from interp.folded import composition_scores, embedding, head_weights, token_sample
 from interp.heads import Head
 from interp.hooks import attention_patterns, run
 from interp.mass import Attention
 from interp.models import Model, load_model
-from interp.paths import path_effects
+from interp.paths import ask_of_stripe, path_effects
 from interp.scan import LENGTH, scan_heads
-from interp.scores import Thresholds, ask, score_layer
+from interp.scores import Thresholds, score_layer
 from interp.stream import stream, streams
 from interp.table import EFFECT, HeadScan
 from interp.tokens import Probe, repeated
@@ -216,9 +215,7 @@ def compare_circuits(
             name: {"model": model.name, "revision": model.revision, "dtype": model.dtype_name}
             for name, model in opened.items()
         },
-        "versions": {
-            name: version(name) for name in ("interp", "torch", "transformers", "transformer-lens")
-        },
+        "versions": versions(),
     }
     return Comparison(circuits, made_by)
 
@@ -277,7 +274,7 @@ def measure_circuit(
                 measures[f"induction_without_in_{edge.path}"] = edge.stripe_after
     with ablated(model, [feeder]):
         measures["induction_without"] = _stripe(model, probe, head)
-        measures["loss_without"] = _losses(model, probe)["loss_second_copy"]
+        measures["loss_without"] = float(losses(model, probe)["second_copy"].mean())
 
     progress("reading weights")
     try:
@@ -324,15 +321,7 @@ def _by_period(model: Model, head: Head, rows: int, seed: int) -> list[dict[str,
 
 def _stripe(model: Model, probe: Probe, head: Head) -> float:
     """A head's induction score on a probe, by the model as it is now."""
-    asked = ask(
-        probe.tokens.to(model.device),
-        counted=probe.parts["repeated"].to(model.device),
-        special=model.special,
-        window=model.windows[head.layer],
-        thresholds=Thresholds(),
-        kinds=["induction"],
-        statistics=False,
-    )
+    asked = ask_of_stripe(model, probe, head.layer)
     found = []
 
     def look(layer: int, attention: Attention | Tensor) -> None:

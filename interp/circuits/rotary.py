@@ -92,17 +92,7 @@ class Rotary(Plan):
             "rope_parameters": {"rope_type": "default", "rope_theta": self.theta},
             "tie_word_embeddings": False,
         }
-        return Built(
-            family="llama",
-            settings=settings,
-            weights={name: W.float().contiguous() for name, W in weights.items()},
-            bos=self.bos,
-            previous=PREVIOUS,
-            induction=INDUCTION,
-            sharpness=sharpness,
-            bits=self.bits,
-            parts=self.parts,
-        )
+        return self.built("llama", settings, weights, PREVIOUS, INDUCTION, sharpness)
 
     def _look_back(self, W_Q: torch.Tensor, W_K: torch.Tensor, sharpness: float) -> None:
         """Set the previous-token head's queries and keys, both constant before they are turned."""
