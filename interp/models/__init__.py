@@ -1,0 +1,21 @@
+"""The one door to transformers and TransformerLens: from a name to a `Model`.
+
+`load_model` takes a name, a folder, a file or a loaded model. What is then done with the
+hooks is in `interp.hooks`.
+"""
+
+from interp.models.load import load_model
+from interp.models.made import assembled, attention_only, save
+from interp.models.model import Model
+from interp.models.switches import STREAM, attend_with, holding
+
+__all__ = [
+    "STREAM",
+    "Model",
+    "assembled",
+    "attend_with",
+    "attention_only",
+    "holding",
+    "load_model",
+    "save",
+]

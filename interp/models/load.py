@@ -1,0 +1,281 @@
+"""From a name, a folder, a file or a loaded model to a `Model`: `load_model`."""
+
+import copy
+import itertools
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import (
+    build_bridge_from_module,
+    detect_tokenizer_bos_eos,
+)
+
+from interp import fetch
+from interp.errors import InputError
+from interp.files import staged
+from interp.models.model import Model, text_config
+from interp.models.switches import quiet
+
+DEFAULT = "SmolLM2-135M"
+"""What to ask for to get the model that needs no hub: see `interp.fetch`."""
+
+FULL_NAME = "SmolLM2-135M-Instruct (Q4_1)"
+"""What that model is: tuned for chat, its weights rounded to four bits."""
+
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def load_model(
+    model: Any = DEFAULT,
+    tokenizer: Any = None,
+    *,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "auto",
+    revision: str | None = None,
+) -> Model:
+    """Load a language model and open it to hooks.
+
+    Args:
+        model: The default model's name (from the package index, no hub needed), a hub id
+            such as `gpt2`, a Hugging Face folder, a `.gguf` file, a loaded Hugging Face
+            model, or a `TransformerBridge`. A loaded model is not changed: its weights are
+            shared, its settings are not.
+        tokenizer: For a loaded model; without one it takes token ids only.
+        dtype: Of weights and arithmetic, for a model loaded here.
+        device: `auto` is the CUDA device if there is one, else the CPU.
+        revision: Of a hub id.
+
+    Raises:
+        InputError: If the model cannot be had; the message says what to do. Weights are
+            read from safetensors or GGUF only, never unpickled, and no code that comes
+            with a model is run.
+    """
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, TransformerBridge):
+        name = str(getattr(model.cfg, "model_name", None) or "bridge")
+        tokenizer = model.tokenizer if tokenizer is None else tokenizer
+        return _opened(model, None, tokenizer, name, None)
+    if isinstance(model, transformers.PreTrainedModel):
+        return bridged(_twin(model), tokenizer, model.name_or_path or type(model).__name__, None)
+    if isinstance(model, torch.nn.Module):
+        raise InputError(
+            "model must be a transformers model itself, got"
+            f" {type(model).__name__}: give what it wraps (PEFT: merge_and_unload(),"
+            " torch.compile: _orig_mod)"
+        )
+    if not isinstance(model, str | os.PathLike) or not os.fspath(model):
+        raise InputError(f"model must be a name, a path or a loaded model, got {model!r}")
+
+    options = {"dtype": _as_dtype(dtype), "device": _as_device(device)}
+    name = os.fspath(model)
+    path = _as_path(name)
+    if name == DEFAULT:
+        loaded, tokenizer = _load(_default_folder(), local=True, **options)
+        return bridged(loaded, tokenizer, FULL_NAME, f"sha256:{fetch.SHA256}")
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise InputError(f"model file must be a .gguf file, got {name}")
+        loaded, tokenizer = _load(path.parent, local=True, gguf_file=path.name, **options)
+        return bridged(loaded, tokenizer, path.name, f"sha256:{fetch.sha256(path)}")
+    if path.is_dir():
+        loaded, tokenizer = _load(path, local=True, **options)
+        return bridged(loaded, tokenizer, path.resolve().name, None)
+    if path.is_absolute() or name[0] in "~." or name.count("/") > 1 or path.suffix == ".gguf":
+        raise InputError(
+            "model must be a hub id, a folder or a .gguf file,"
+            f" got {name!r}: no such file or folder"
+        )
+    loaded, tokenizer = _load(name, local=False, revision=revision, **options)
+    return bridged(loaded, tokenizer, name, getattr(loaded.config, "_commit_hash", None))
+
+
+CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
+def _default_folder() -> Path:
+    """The default model as safetensors, converted from its GGUF file the first time."""
+    folder = fetch.cache_folder() / f"{DEFAULT}-{fetch.SHA256[:12]}"
+    if all((folder / name).exists() for name in CONVERTED):
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    gguf = fetch.default_gguf()
+    fetch.LOG.info("converting the default model to safetensors (once)")
+    fetch.check_sha256(gguf)
+    model, tokenizer = _load(
+        gguf.parent,
+        local=True,
+        gguf_file=gguf.name,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    # The weights are plain float32 by now, but transformers refuses to save what it still
+    # takes for quantised.
+    del model.hf_quantizer
+    delattr(model.config, "quantization_config")
+    setattr(model, "is_quantized", False)  # noqa: B010  # Not a submodule, whatever types say.
+    with staged(folder.parent) as scratch, quiet():
+        model.save_pretrained(scratch / folder.name)
+        tokenizer.save_pretrained(scratch / folder.name)
+    return folder
+
+
+def _load(
+    source: str | Path,
+    *,
+    local: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+    gguf_file: str | None = None,
+    revision: str | None = None,
+) -> tuple[transformers.PreTrainedModel, Any]:
+    """Model and tokenizer as transformers loads them, or one line that says why not."""
+    where = {"local_files_only": local, "trust_remote_code": False}
+    where |= {"gguf_file": gguf_file} if gguf_file else {}
+    where |= {"revision": revision} if revision else {}
+    shown = Path(source) / gguf_file if gguf_file else source
+    try:
+        if local and not gguf_file:
+            fetch.check_safetensors(Path(source))
+        with quiet():
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=dtype,
+                attn_implementation="eager",
+                use_safetensors=True,
+                output_loading_info=True,
+                **where,
+            )
+            model, info = loaded
+            tokenizer = _load_tokenizer(source, where)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"model {str(shown)!r} could not be loaded: {_reason(error)}") from error
+    if missing := sorted(info["missing_keys"]):
+        raise InputError(
+            f"model {str(shown)!r} lacks {len(missing)} weights, {missing[0]} among them:"
+            " it is incomplete"
+        )
+    return model.to(device).eval(), tokenizer
+
+
+def _load_tokenizer(source: str | Path, where: dict[str, Any]) -> Any:
+    if Path(source).is_dir() and "gguf_file" not in where:
+        names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+        if not any((Path(source) / name).exists() for name in names):
+            return None
+    return transformers.AutoTokenizer.from_pretrained(source, **where)
+
+
+def _reason(error: Exception) -> str:
+    """The first telling line of what transformers raised, and what to do about it."""
+    text = str(error)
+    if "couldn't connect" in text or "offline mode" in text or "LocalEntryNotFound" in text:
+        return (
+            "it is not on this machine and the hub cannot be reached;"
+            " check the network, or name a local folder"
+        )
+    if "not a valid model identifier" in text or "404" in text:
+        return "there is no such model on the hub, or it needs a login"
+    if "no file named model.safetensors" in text or "does not appear to have a file named" in text:
+        return (
+            "it has no safetensors weights; pickled weights are never loaded,"
+            " convert them to safetensors first"
+        )
+    told = f"{type(error).__name__}: {' '.join(text.split())[:200]}"
+    if isinstance(error, OSError | ValueError | KeyError | NotImplementedError | ImportError):
+        return told.removeprefix("OSError: ").removeprefix("ValueError: ")
+    return f"the file is damaged or of an unknown kind ({told})"
+
+
+def _twin(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
+    """A second model over the same weights, since a bridge rebuilds the modules it wraps."""
+    shared = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def bridged(
+    model: transformers.PreTrainedModel, tokenizer: Any, name: str, revision: str | None
+) -> Model:
+    """A model of transformers, wrapped for its hooks; the weights are shared with a plain twin."""
+    architecture = type(model).__name__
+    model.eval()
+    model.set_attn_implementation("eager")
+    model.config.architectures = [architecture]
+    plain = _twin(model)
+    try:
+        # Some adapters draw random numbers while they build.
+        with quiet(), torch.random.fork_rng(devices=[]):
+            bridge = build_bridge_from_module(
+                model,
+                architecture,
+                hf_config=model.config,
+                model_name=name,
+            )
+    except Exception as error:
+        raise InputError(
+            f"TransformerLens cannot open a {architecture}: {_reason(error)}"
+        ) from error
+    if tokenizer is not None:
+        # Given at once, the bridge would load another one by name, perhaps from the hub.
+        bridge.tokenizer = tokenizer
+        ends = detect_tokenizer_bos_eos(tokenizer)
+        bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = ends
+    return _opened(bridge, plain, tokenizer, name, revision)
+
+
+def _opened(
+    bridge: TransformerBridge, plain: Any, tokenizer: Any, name: str, revision: str | None
+) -> Model:
+    if not any(hook.endswith("attn.hook_pattern") for hook in bridge.hook_dict):
+        raise InputError(f"model must have attention, got {name}, which has none")
+    windows = _windows(text_config(bridge.original_model), int(bridge.cfg.n_layers))
+    return Model(bridge, plain, tokenizer, name, revision, windows)
+
+
+def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
+    """How far back each layer may look, from the model's own list of layer kinds."""
+    width = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    if not width or getattr(config, "use_sliding_window", True) is False:
+        return (None,) * n_layers
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    if kinds is None:
+        return (width,) * n_layers
+    return tuple(width if kind in ("sliding_attention", "local") else None for kind in kinds)
+
+
+def _as_path(name: str) -> Path:
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"model must be a name or a path, got {name[:80]!r}: {error}") from None
+    return path
+
+
+def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    known = {**_DTYPES, **{str(value): value for value in _DTYPES.values()}}
+    if str(dtype) not in known:
+        raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
+    return known[str(dtype)]
+
+
+def _as_device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.ones(1, device=device).item()  # The device "meta" has no numbers, and fails here.
+        return torch.device(device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        told = str(error).splitlines()[0]
+        raise InputError(f"device must be one that is here, got {device}: {told}") from None

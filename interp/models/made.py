@@ -1,0 +1,93 @@
+"""Models that are made here: of hand-set weights, or random ones to be trained; and saved."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+import torch
+import transformers
+
+from interp.circuits.built import Built
+from interp.errors import InputError
+from interp.files import staged
+from interp.models.load import CONVERTED, bridged
+from interp.models.model import Model
+from interp.models.switches import quiet
+
+
+def assembled(built: Built, words: Sequence[str], name: str) -> Model:
+    """The model that hand-set weights belong to.
+
+    Args:
+        built: Weights and settings.
+        words: The text of each id: BOS is `<s>`, and `<unk>` stands for words that are not there.
+        name: What to call it.
+    """
+    ends = {"bos_token_id": built.bos, "eos_token_id": None, "pad_token_id": None}
+    config = transformers.AutoConfig.for_model(built.family, **built.settings, **ends)
+    with quiet(), torch.random.fork_rng(devices=[]):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(built.weights)
+    ids = {word: i for i, word in enumerate(words)}
+    by_word = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
+    by_word.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=by_word, bos_token="<s>", unk_token="<unk>"
+    )
+    return bridged(model, tokenizer, name, None)
+
+
+def attention_only(
+    *, n_ids: int, n_ctx: int, d_model: int, n_heads: int, n_layers: int, seed: int
+) -> transformers.GPT2LMHeadModel:
+    """A random GPT-2 to be trained, of attention and norms alone; id 0 is its BOS.
+
+    Its MLPs have width 1, are zero and ask for no gradient. The unembedding is not tied to the
+    embedding. Weights are drawn with spread `d_model ** -0.5`, which leaves attention free to
+    become sharp early; with GPT-2's own 0.02 other ways to lower the loss are found first.
+    """
+    config = transformers.GPT2Config(
+        vocab_size=n_ids,
+        n_positions=n_ctx,
+        n_embd=d_model,
+        n_layer=n_layers,
+        n_head=n_heads,
+        n_inner=1,
+        initializer_range=d_model**-0.5,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+        tie_word_embeddings=False,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.GPT2LMHeadModel(config)
+    model.set_attn_implementation("eager")
+    for name, weight in model.named_parameters():
+        if ".mlp." in name or ".ln_2." in name:
+            weight.requires_grad = False
+            if ".mlp." in name:
+                torch.nn.init.zeros_(weight)
+    return model.eval()
+
+
+def save(model: Model, folder: str | os.PathLike[str]) -> None:
+    """Write a model and its tokenizer as a Hugging Face folder: whole, or not at all.
+
+    Raises:
+        InputError: If the folder cannot be written to, or has files of something else in it, or
+            the model is not at hand as transformers runs it.
+    """
+    if model.plain is None:
+        raise InputError(f"model must be one of transformers, got a bridge made elsewhere: {model}")
+    folder = Path(folder)
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if others := sorted(there - {*CONVERTED, "generation_config.json"}):
+        raise InputError(f"{folder} must be a folder of the model alone, got {others[0]} in it")
+    with staged(folder) as scratch, quiet():
+        model.plain.save_pretrained(scratch)
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(scratch)

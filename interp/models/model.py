@@ -1,0 +1,196 @@
+"""A language model ready to be looked into, and the token ids that it is run on."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from interp.errors import InputError, whole
+from interp.targets import NONE
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A language model ready to be looked into.
+
+    Attributes:
+        bridge: TransformerLens' view of it, with its hooks.
+        plain: The same weights as transformers runs them; None for a bridge made elsewhere.
+        tokenizer: As it came with the model; None if there is none, and then only token ids
+            can be run.
+        name: The hub's id, or the name of the folder or file.
+        revision: The hub's commit, or the file's SHA-256, where there is one.
+        windows: For each layer how far back it may look, the query included; None: no limit.
+    """
+
+    bridge: TransformerBridge
+    plain: Any
+    tokenizer: Any
+    name: str
+    revision: str | None
+    windows: tuple[int | None, ...]
+
+    def __repr__(self) -> str:
+        size = f"{self.n_layers} layers of {self.n_heads} heads"
+        return f"Model({self.name}: {size}, {self.dtype_name}, {self.device})"
+
+    @property
+    def n_layers(self) -> int:
+        """Layers, with or without attention."""
+        return len(self.windows)
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads in a layer."""
+        return int(self.bridge.cfg.n_heads)
+
+    @property
+    def n_ctx(self) -> int:
+        """The longest prompt, in tokens, that the model takes."""
+        return int(self.bridge.cfg.n_ctx)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.bridge.parameters()).device
+
+    @property
+    def dtype_name(self) -> str:
+        """Of the weights, such as `float32`."""
+        return str(next(self.bridge.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def bos(self) -> int | None:
+        """Id of the token that opens a text, or None if the model has none."""
+        named = self._config if self.tokenizer is None else self.tokenizer
+        bos = getattr(named, "bos_token_id", None)
+        return bos if bos is not None and bos < self._n_embeddings else None
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """Ids that stand for no text: BOS, EOS, padding, chat markers and the like."""
+        if self.tokenizer is not None:
+            listed = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
+            return frozenset(listed)
+        ends = [getattr(self._config, f"{end}_token_id", None) for end in ("bos", "eos", "pad")]
+        return frozenset(
+            i for end in ends for i in (end if isinstance(end, list) else [end]) if i is not None
+        )
+
+    @cached_property
+    def vocabulary(self) -> Int[Tensor, " id"]:
+        """Ids of ordinary tokens: known to the model and to the tokenizer, and not special."""
+        ids = torch.arange(self._n_embeddings)
+        if self.tokenizer is not None:
+            ids = ids[: len(self.tokenizer)]
+        return ids[~torch.isin(ids, torch.tensor(sorted(self.special), dtype=torch.long))]
+
+    def to_tokens(
+        self, inputs: str | Sequence[str] | Any, *, bos: bool = True
+    ) -> Int[Tensor, "batch pos"]:
+        """The ids that are run for `inputs`; shorter rows are filled up with -1 on the right.
+
+        Args:
+            inputs: A text, several texts, or token ids (`[pos]`, `[batch, pos]` or a list of
+                rows). Ids are run as they are.
+            bos: Whether a text is to open with BOS. It does so once, also where the text
+                spells BOS out; a model without BOS opens with the text.
+
+        Raises:
+            InputError: If there is nothing to run, an id is not the model's, or a row is longer
+                than the model's context.
+        """
+        texts = [inputs] if isinstance(inputs, str) else inputs
+        if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
+            rows = [self._encode(text, bos) for text in texts]
+        else:
+            rows = _rows_of_ids(inputs)
+        for index, row in enumerate(rows):
+            if not row or set(row) == {NONE}:
+                raise InputError(f"prompt must have at least one token, got none in row {index}")
+            if len(row) > self.n_ctx:
+                raise InputError(
+                    f"prompt must fit the model's context of {self.n_ctx} tokens,"
+                    f" got {len(row)} in row {index}"
+                )
+            if (worst := max(row, key=abs)) >= self._n_embeddings or min(row) < NONE:
+                raise InputError(
+                    f"token ids must be from 0 to {self._n_embeddings - 1},"
+                    f" got {worst} in row {index}"
+                )
+            if NONE in row and NONE in row[: len(row) - row.count(NONE)]:
+                raise InputError(
+                    f"padding (-1) must be on the right, got it elsewhere in row {index}"
+                )
+            if self.bos is not None and row[:2] == [self.bos, self.bos]:
+                warnings.warn(f"row {index} opens with BOS twice", stacklevel=2)
+        length = max(map(len, rows))
+        return torch.tensor([row + [NONE] * (length - len(row)) for row in rows])
+
+    def texts_of(self, tokens: Int[Tensor, " pos"]) -> list[str]:
+        """The text of each token by itself; `<id>` where the tokenizer does not know it."""
+        if self.tokenizer is None:
+            return [f"<{i}>" for i in tokens.tolist()]
+        known = len(self.tokenizer)
+        return [self.tokenizer.decode([i]) if i < known else f"<{i}>" for i in tokens.tolist()]
+
+    def _encode(self, text: str, bos: bool) -> list[int]:
+        if self.tokenizer is None:
+            raise InputError(f"{self.name} has no tokenizer: give token ids, not text")
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if not ids:
+            raise InputError("prompt must have at least one token, got an empty text")
+        opening = self.bos if bos else None
+        return ids if opening is None or ids[0] == opening else [opening, *ids]
+
+    @cached_property
+    def learned_sinks(self) -> bool:
+        """Whether part of the attention goes to learned sinks that are no key (gpt-oss)."""
+        # transformers' models name the parameter alike.
+        return any(name.endswith(".sinks") for name, _ in self.inner.named_parameters())
+
+    @property
+    def chunked(self) -> bool:
+        """Whether a layer attends within blocks of fixed places (Llama 4), not within a window."""
+        kinds = getattr(self._config, "layer_types", None) or ()
+        return "chunked_attention" in kinds
+
+    @property
+    def inner(self) -> Any:
+        """The model that the bridge wraps, as transformers knows it."""
+        return self.bridge.original_model
+
+    @property
+    def _config(self) -> Any:
+        return text_config(self.inner)
+
+    @property
+    def _n_embeddings(self) -> int:
+        return int(self.bridge.cfg.d_vocab)
+
+
+def _rows_of_ids(inputs: Any) -> list[list[int]]:
+    rows = inputs.tolist() if hasattr(inputs, "tolist") else inputs
+    if not isinstance(rows, list | tuple):
+        raise InputError(f"inputs must be text or token ids, got {type(inputs).__name__}")
+    if not rows:
+        raise InputError("prompt must have at least one token, got none")
+    rows = [list(row) for row in rows] if isinstance(rows[0], list | tuple) else [list(rows)]
+    try:
+        return [[whole("token id", i) for i in row] for row in rows]
+    except InputError:
+        raise InputError(
+            "inputs must be text or whole token ids, got something else among them"
+        ) from None
+
+
+def text_config(model: Any) -> Any:
+    """The settings of the language model, also where it is one part of several."""
+    config = getattr(model, "config", None)
+    return getattr(config, "gettext_config", lambda: config)()

@@ -1,0 +1,61 @@
+"""Settings of a model and of the libraries that are changed for a while, and put back."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import transformers
+
+_Held = TypeVar("_Held")
+
+STREAM = "interp_stream"
+"""Name of the attention of `interp.stream` among those that transformers knows."""
+
+
+@contextmanager
+def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Let `function` be the model's attention, and put the model's own back afterwards."""
+    transformers.AttentionInterface.register(name, function)
+    own = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(own)
+
+
+@contextmanager
+def holding(variable: ContextVar[_Held], value: _Held) -> Iterator[None]:
+    """Let `variable` hold `value`: how a function of `attend_with` learns what it is asked for."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars or advice from the libraries; their settings back afterwards."""
+    names = ("transformers", "transformer_lens", "huggingface_hub")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    bars = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        # The GGUF reader shows a bar of its own, whatever transformers' switch says.
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            transformers.utils.logging.enable_progress_bar()
