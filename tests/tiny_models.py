@@ -37,11 +37,91 @@ CONFIGS = {
         attention_types=[[["global", "local"], 1]],
     ),
 }
+"""Families that most tests go through."""
+
+HYBRID = {**GROUPED, "num_hidden_layers": 4}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+FALCON = {"alibi": False, "new_decoder_architecture": False, "multi_query": True}
+
+FURTHER = {
+    "gptj": lambda: transformers.GPTJConfig(
+        n_layer=2, n_head=4, n_embd=32, n_positions=64, vocab_size=200, rotary_dim=4
+    ),
+    "mpt": lambda: transformers.MptConfig(
+        n_layers=2, n_heads=4, d_model=32, max_seq_len=64, vocab_size=200
+    ),
+    "qwen2": lambda: transformers.Qwen2Config(**SIZES, **GROUPED),
+    "llama4": lambda: transformers.Llama4TextConfig(
+        **SIZES,
+        **GROUPED,
+        num_local_experts=2,
+        intermediate_size_mlp=64,
+        attention_chunk_size=8,
+        layer_types=["chunked_attention", "full_attention"],
+    ),
+    "deepseek2": lambda: transformers.DeepseekV2Config(
+        **SIZES,
+        **SMALL,
+        **EXPERTS,
+        intermediate_size=64,
+        num_key_value_heads=4,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=4,
+        v_head_dim=6,
+        n_routed_experts=4,
+        n_group=1,
+        topk_group=1,
+    ),
+    "falcon": lambda: transformers.FalconConfig(**SIZES, **SMALL, **FALCON),
+    "falcon_alibi": lambda: transformers.FalconConfig(
+        **SIZES, **SMALL, **{**FALCON, "alibi": True, "multi_query": False}
+    ),
+    "jamba": lambda: transformers.JambaConfig(
+        **SIZES,
+        **{k: v for k, v in HYBRID.items() if k != "head_dim"},
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=2,
+        mamba_d_state=4,
+        mamba_dt_rank=4,
+        use_mamba_kernels=False,
+    ),
+    "lfm2": lambda: transformers.Lfm2Config(
+        **SIZES,
+        **{k: v for k, v in HYBRID.items() if k != "head_dim"},
+        layer_types=["conv", "full_attention"] * 2,
+    ),
+    "granite": lambda: transformers.GraniteMoeHybridConfig(
+        **SIZES,
+        **{k: v for k, v in HYBRID.items() if k != "head_dim"},
+        shared_intermediate_size=64,
+        num_local_experts=0,
+        mamba_n_heads=4,
+        mamba_d_head=16,
+        mamba_d_state=4,
+        layer_types=["mamba", "attention"] * 2,
+    ),
+    "qwen3next": lambda: transformers.Qwen3NextConfig(
+        **SIZES,
+        **HYBRID,
+        **EXPERTS,
+        num_experts=4,
+        shared_expert_intermediate_size=32,
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"] * 2,
+    ),
+}
+"""More families; in the last four every other layer, from the first on, has no attention."""
 
 
 def tiny(family: str, **changes: object) -> transformers.PreTrainedModel:
     """A small random model whose attention is far from uniform, in evaluation mode."""
-    config = CONFIGS[family]()
+    config = {**CONFIGS, **FURTHER}[family]()
     for name, value in {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, **changes}.items():
         setattr(config, name, value)
     with torch.random.fork_rng():
