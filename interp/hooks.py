@@ -98,7 +98,8 @@ def attention_patterns(
 
     Args:
         model: A `Model`, or anything that `load_model` takes.
-        inputs: A text, several texts or token ids, as for `Model.to_tokens`.
+        inputs: A text, several texts, token ids or what a tokenizer returns, as for
+            `Model.to_tokens`: padding of either side comes after the tokens in the result.
         layers: Which layers; all if left out.
         bos: Whether a text is to open with BOS.
 

@@ -1,7 +1,7 @@
 """A language model ready to be looked into, and the token ids that it is run on."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,9 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from interp.errors import InputError, whole
+from interp.errors import InputError
+from interp.models.kinds import alibi_slopes, kinds
+from interp.models.rows import encoded, rows_of_ids, without_padding
 from interp.targets import NONE
 
 
@@ -38,7 +40,10 @@ class Model:
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers of {self.n_heads} heads"
-        return f"Model({self.name}: {size}, {self.dtype_name}, {self.device})"
+        attention = " or ".join(dict.fromkeys(self.kinds))
+        return (
+            f"Model({self.name}: {size}, attention {attention}, {self.dtype_name}, {self.device})"
+        )
 
     @property
     def n_layers(self) -> int:
@@ -94,39 +99,41 @@ class Model:
     def to_tokens(
         self, inputs: str | Sequence[str] | Any, *, bos: bool = True
     ) -> Int[Tensor, "batch pos"]:
-        """The ids that are run for `inputs`; shorter rows are filled up with -1 on the right.
+        """The ids that are run for `inputs`; rows are filled up with -1 on the right.
+
+        Wherever padding stood, it comes after the tokens here: they are at positions 0, 1, ...,
+        as when each row is run alone, and causal attention never sees what is after them.
 
         Args:
-            inputs: A text, several texts, or token ids (`[pos]`, `[batch, pos]` or a list of
-                rows). Ids are run as they are.
+            inputs: A text, several texts, token ids (`[pos]`, `[batch, pos]` or a list of
+                rows, padded with -1 on either side), or what a tokenizer returns, with
+                `input_ids` and an `attention_mask`, which alone says what is padding. Ids
+                are run as they are.
             bos: Whether a text is to open with BOS. It does so once, also where the text
                 spells BOS out; a model without BOS opens with the text.
 
         Raises:
-            InputError: If there is nothing to run, an id is not the model's, or a row is longer
-                than the model's context.
+            InputError: If there is nothing to run, an id is not the model's, padding stands
+                between tokens, or a row is longer than the model's context.
         """
         texts = [inputs] if isinstance(inputs, str) else inputs
         if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
             rows = [self._encode(text, bos) for text in texts]
         else:
-            rows = _rows_of_ids(inputs)
+            padded = encoded(inputs) if isinstance(inputs, Mapping) else rows_of_ids(inputs)
+            rows = [without_padding(row, index) for index, row in enumerate(padded)]
         for index, row in enumerate(rows):
-            if not row or set(row) == {NONE}:
+            if not row:
                 raise InputError(f"prompt must have at least one token, got none in row {index}")
             if len(row) > self.n_ctx:
                 raise InputError(
                     f"prompt must fit the model's context of {self.n_ctx} tokens,"
                     f" got {len(row)} in row {index}"
                 )
-            if (worst := max(row, key=abs)) >= self._n_embeddings or min(row) < NONE:
+            if (worst := max(row, key=abs)) >= self._n_embeddings or min(row) < 0:
                 raise InputError(
                     f"token ids must be from 0 to {self._n_embeddings - 1},"
                     f" got {worst} in row {index}"
-                )
-            if NONE in row and NONE in row[: len(row) - row.count(NONE)]:
-                raise InputError(
-                    f"padding (-1) must be on the right, got it elsewhere in row {index}"
                 )
             if self.bos is not None and row[:2] == [self.bos, self.bos]:
                 warnings.warn(f"row {index} opens with BOS twice", stacklevel=2)
@@ -155,6 +162,46 @@ class Model:
         # transformers' models name the parameter alike.
         return any(name.endswith(".sinks") for name, _ in self.inner.named_parameters())
 
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """In a few words how each layer attends, as the model's settings have it.
+
+        `full`, `window 4` (the last 4 positions, the query's own among them), `chunked 8` (blocks
+        of 8 fixed places), `latent` (to all, by compressed keys), or `none` with the settings' word
+        for what stands there instead, such as `none (conv)`. `ALiBi` and `learned sinks` follow
+        where the model has them.
+        """
+        hooks = self.bridge.hook_dict
+        return kinds(
+            self._config,
+            self.windows,
+            attending=[
+                i for i in range(self.n_layers) if f"blocks.{i}.attn.hook_pattern" in hooks
+            ],
+            alibi=self._alibi,
+            learned_sinks=self.learned_sinks,
+        )
+
+    @cached_property
+    def alibi_slopes(self) -> tuple[float, ...] | None:
+        """What each head's scores lose per token of distance; None without ALiBi.
+
+        Raises:
+            InputError: If the model has ALiBi whose slopes are not known.
+        """
+        if not self._alibi:
+            return None
+        try:
+            return alibi_slopes(self._config, self.n_heads)
+        except KeyError:
+            raise InputError(
+                f"ALiBi must be that of Bloom, Falcon or MPT, got {self.name}"
+            ) from None
+
+    @property
+    def _alibi(self) -> bool:
+        return getattr(self.bridge.cfg, "positional_embedding_type", None) == "alibi"
+
     @property
     def chunked(self) -> bool:
         """Whether a layer attends within blocks of fixed places (Llama 4), not within a window."""
@@ -175,22 +222,7 @@ class Model:
         return int(self.bridge.cfg.d_vocab)
 
 
-def _rows_of_ids(inputs: Any) -> list[list[int]]:
-    rows = inputs.tolist() if hasattr(inputs, "tolist") else inputs
-    if not isinstance(rows, list | tuple):
-        raise InputError(f"inputs must be text or token ids, got {type(inputs).__name__}")
-    if not rows:
-        raise InputError("prompt must have at least one token, got none")
-    rows = [list(row) for row in rows] if isinstance(rows[0], list | tuple) else [list(rows)]
-    try:
-        return [[whole("token id", i) for i in row] for row in rows]
-    except InputError:
-        raise InputError(
-            "inputs must be text or whole token ids, got something else among them"
-        ) from None
-
-
 def text_config(model: Any) -> Any:
     """The settings of the language model, also where it is one part of several."""
     config = getattr(model, "config", None)
-    return getattr(config, "gettext_config", lambda: config)()
+    return getattr(config, "get_text_config", lambda: config)()

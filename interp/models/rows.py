@@ -1,0 +1,84 @@
+"""Rows of token ids, and where their padding is, from whatever holds them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from interp.errors import InputError, whole
+from interp.targets import NONE
+
+
+def rows_of_ids(inputs: Any) -> list[list[int]]:
+    """One list of ids a row, from `[pos]`, `[batch, pos]` or a list of rows of any kind.
+
+    Raises:
+        InputError: If there are none, or something else is among them.
+    """
+    rows = _lists(inputs)
+    if rows is None:
+        raise InputError(f"inputs must be text or token ids, got {type(inputs).__name__}")
+    if not rows:
+        raise InputError("prompt must have at least one token, got none")
+    try:
+        return [[whole("token id", i) for i in row] for row in rows]
+    except InputError:
+        raise InputError(
+            "inputs must be text or whole token ids, got something else among them"
+        ) from None
+
+
+def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
+    """The ids of what a tokenizer returns, with -1 where its attention mask is 0.
+
+    The mask decides, never the id: the padding's id is often that of BOS or EOS.
+
+    Raises:
+        InputError: If there are no ids, the mask is not 0 or 1 for each of them, or there are
+            segments, which are not run.
+    """
+    if "input_ids" not in encoding:
+        raise InputError(f"inputs must hold input_ids, got {', '.join(map(str, encoding))}")
+    rows = rows_of_ids(encoding["input_ids"])
+    if any(map(any, _lists(encoding.get("token_type_ids", [])) or [])):
+        raise InputError("token_type_ids must be 0, got others: segments are not run")
+    if encoding.get("attention_mask") is None:
+        return rows
+    mask = _lists(encoding["attention_mask"]) or []
+    if list(map(len, mask)) != list(map(len, rows)):
+        raise InputError(
+            "attention_mask must have an entry for each of input_ids,"
+            f" got rows of {list(map(len, mask))} for {list(map(len, rows))}"
+        )
+    if odd := [flag for row in mask for flag in row if flag not in (0, 1)]:
+        raise InputError(f"attention_mask must be 0 or 1, got {odd[0]}")
+    pairs = [list(zip(*both, strict=True)) for both in zip(rows, mask, strict=True)]
+    if any(real and i < 0 for row in pairs for i, real in row):
+        raise InputError(
+            "attention_mask must be 0 where input_ids are no ids, got 1 at an id of -1"
+        )
+    return [[i if real else NONE for i, real in row] for row in pairs]
+
+
+def without_padding(row: list[int], index: int) -> list[int]:
+    """The tokens between the padding (-1) at the ends of row number `index`.
+
+    Raises:
+        InputError: If there is padding between them.
+    """
+    real = [place for place, i in enumerate(row) if i != NONE]
+    tokens = row[real[0] : real[-1] + 1] if real else []
+    if NONE in tokens:
+        raise InputError(
+            f"padding must be at the ends of a row, got it between tokens in row {index}"
+        )
+    return tokens
+
+
+def _lists(values: Any) -> list[list[Any]] | None:
+    """Rows as lists, one row if `values` is flat; None if it is no such thing."""
+    rows = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(rows, list | tuple):
+        return None
+    rows = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+    if rows and isinstance(rows[0], list | tuple):
+        return [list(row) if isinstance(row, list | tuple) else [row] for row in rows]
+    return [rows] if rows else []

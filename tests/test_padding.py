@@ -1,0 +1,197 @@
+"""Padding of either side, however it is told, changes nothing for the tokens."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tiny_models import tiny, words_tokenizer
+
+import interp
+from interp.hooks import run
+from interp.stream import stream
+
+BOS, EOS = 1, 2
+SHORT, LONG = [1, 5, 6, 2, 1], [1, 9, 8, 7, 6, 5, 4, 9, 8]
+"""The short row holds BOS and EOS among its tokens, since padding often has one of their ids."""
+
+POSITIONS = {"learned": "gpt2", "learned, from 2 on": "opt", "rotary": "llama", "ALiBi": "bloom"}
+
+
+def padded(side: str, pad: int) -> list[list[int]]:
+    fill = [pad] * (len(LONG) - len(SHORT))
+    return [fill + SHORT if side == "left" else SHORT + fill, LONG]
+
+
+def mask(side: str) -> list[list[int]]:
+    return [[int(i >= 0) for i in row] for row in padded(side, -1)]
+
+
+def encoding(side: str, pad: int) -> dict[str, torch.Tensor]:
+    ids = torch.tensor(padded(side, pad))
+    return {"input_ids": ids, "attention_mask": torch.tensor(mask(side))}
+
+
+@pytest.mark.parametrize("pad", [BOS, EOS, 0])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_padded_batch_gives_what_each_prompt_gives_alone(positions, side, pad):
+    tokenizer = words_tokenizer()
+    tokenizer.pad_token_id, tokenizer.padding_side = pad, side
+    model = interp.load_model(tiny(POSITIONS[positions], pad_token_id=pad), tokenizer)
+    both = interp.attention_patterns(model, encoding(side, pad))
+    assert both.tokens.tolist() == [SHORT + [-1] * 4, LONG]
+    for index, prompt in enumerate((SHORT, LONG)):
+        n = len(prompt)
+        alone = interp.attention_patterns(model, prompt)[:, 0]
+        # The same sums over rows of other lengths.
+        assert torch.allclose(both[:, index, :, :n, :n], alone, atol=1e-5)
+        assert not both[:, index, :, n:].any()
+        assert not both[:, index, :, :, n:].any()
+    assert torch.equal(interp.attention_patterns(model, padded(side, -1)), both)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_ids_of_padding_are_run_where_the_mask_says_that_they_are_tokens(side):
+    model = interp.load_model(tiny("gpt2"))
+    rows = model.to_tokens({"input_ids": padded(side, EOS)}).tolist()
+    assert rows == padded(side, EOS)
+    assert model.to_tokens(encoding(side, EOS)).tolist() == [SHORT + [-1] * 4, LONG]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", [None, "pt", "np"])
+def test_what_a_tokenizer_returns_is_taken_as_it_is(kind, side):
+    tokenizer = words_tokenizer()
+    tokenizer.pad_token, tokenizer.padding_side = tokenizer.eos_token, side
+    model = interp.load_model(tiny("llama"), tokenizer)
+    made = tokenizer(["w5 w6", "w7 w8 w9"], padding=True, return_tensors=kind)
+    assert isinstance(made, transformers.BatchEncoding)
+    assert model.to_tokens(made).tolist() == [[5, 6, -1], [7, 8, 9]]
+    assert model.to_tokens(tokenizer("w5 w6")).tolist() == [[5, 6]]
+
+
+ROWS = {
+    "lists": [[-1, 5, 6], [7, 8, 9]],
+    "a tuple of lists": ([5, 6, -1], [7, 8, 9]),
+    "padding at both ends": [[-1, 5, 6, -1], [-1, 7, 8, 9]],
+    "tensors": [torch.tensor([-1, 5, 6]), torch.tensor([7, 8, 9])],
+    "an array": np.array([[-1, 5, 6], [7, 8, 9]], dtype=np.int16),
+    "a boolean mask": {
+        "input_ids": torch.tensor([[2, 5, 6], [7, 8, 9]]),
+        "attention_mask": torch.tensor([[False, True, True], [True, True, True]]),
+    },
+    "rows without padding": {
+        "input_ids": [[5, 6], [7, 8, 9]],
+        "attention_mask": [[1, 1], [1, 1, 1]],
+        "token_type_ids": [[0, 0], [0, 0, 0]],
+    },
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_every_way_to_write_the_rows_gives_the_same_tokens(rows):
+    assert interp.load_model(tiny("gpt2")).to_tokens(ROWS[rows]).tolist() == [[5, 6, -1], [7, 8, 9]]
+
+
+REFUSED = {
+    "a hole": (
+        [[5, -1, 6]],
+        "padding must be at the ends of a row, got it between tokens in row 0",
+    ),
+    "a hole in a mask": (
+        {"input_ids": [[5, 6, 7]], "attention_mask": [[1, 0, 1]]},
+        "padding must be at the ends of a row, got it between tokens in row 0",
+    ),
+    "an empty mask": (
+        {"input_ids": [[5, 6], [7, 8]], "attention_mask": [[1, 1], [0, 0]]},
+        "prompt must have at least one token, got none in row 1",
+    ),
+    "a mask of another shape": (
+        {"input_ids": [[5, 6, 7]], "attention_mask": [1, 1]},
+        r"attention_mask must have an entry for each of input_ids, got rows of \[2\] for \[3\]",
+    ),
+    "a mask to be added": (
+        {"input_ids": [[5, 6]], "attention_mask": [[0.0, -1e9]]},
+        r"attention_mask must be 0 or 1, got -1000000000\.0",
+    ),
+    "a mask of four axes": (
+        {"input_ids": torch.tensor([[5]]), "attention_mask": torch.ones(1, 1, 1, 1)},
+        r"attention_mask must be 0 or 1, got \[\[1\.0\]\]",
+    ),
+    "no id where the mask is 1": (
+        {"input_ids": [[-1, 5]], "attention_mask": [[1, 1]]},
+        "attention_mask must be 0 where input_ids are no ids, got 1 at an id of -1",
+    ),
+    "segments": (
+        {"input_ids": [[5, 6]], "token_type_ids": [[0, 1]]},
+        "token_type_ids must be 0, got others: segments are not run",
+    ),
+    "no ids": ({"inputs_embeds": []}, "inputs must hold input_ids, got inputs_embeds"),
+}
+
+
+@pytest.mark.parametrize("inputs", REFUSED)
+def test_padding_that_cannot_be_is_refused(inputs):
+    given, message = REFUSED[inputs]
+    with pytest.raises(interp.InputError, match=f"^{message}$"):
+        interp.load_model(tiny("gpt2")).to_tokens(given)
+
+
+def test_padding_does_not_count_towards_the_context():
+    model = interp.load_model(tiny("gpt2"))
+    row = [-1] * 10 + [5] * 64
+    assert model.to_tokens(row).tolist() == [[5] * 64]
+    with pytest.raises(interp.InputError, match="context of 64 tokens, got 65 in row 0"):
+        model.to_tokens([-1, *[5] * 65])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_labels_of_a_padded_batch_are_those_of_the_prompts_alone(side):
+    model = interp.load_model(tiny("llama"))
+    prompt = [1, *range(5, 20), *range(5, 20)]
+    fill = [EOS] * 9
+    ids = fill + prompt if side == "left" else prompt + fill
+    real = [0] * 9 + [1] * 31 if side == "left" else [1] * 31 + [0] * 9
+    both = interp.attention_patterns(model, {"input_ids": ids, "attention_mask": real})
+    alone = interp.attention_patterns(model, prompt)
+    for ours, theirs in zip(interp.classify_heads(both), interp.classify_heads(alone), strict=True):
+        assert ours.labels == theirs.labels
+        assert ours.scores == pytest.approx(theirs.scores, abs=1e-5)
+
+
+@pytest.mark.parametrize("garbage", [float("nan"), 1 / 40])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_whatever_stands_in_rows_of_padding_is_never_scored(side, garbage):
+    prompt = [1, *range(5, 20), *range(5, 20)]
+    ids = torch.full((1, 40), -1)
+    place = slice(9, None) if side == "left" else slice(31)
+    ids[0, place] = torch.tensor(prompt)
+    alone = interp.attention_patterns(tiny("llama"), prompt)
+    patterns = torch.full((2, 1, 4, 40, 40), garbage)
+    patterns[..., place, :] = 0
+    patterns[..., place, place] = alone
+    for ours, theirs in zip(
+        interp.classify_heads(patterns, ids), interp.classify_heads(alone), strict=True
+    ):
+        assert ours.labels == theirs.labels
+        assert ours.scores == pytest.approx(theirs.scores, abs=1e-6)
+    patterns[1, 0, 2, place, place][20] = float("nan")
+    query = 29 if side == "left" else 20
+    with pytest.raises(interp.InputError, match=f"in layer 1, head 2, query {query}"):
+        interp.classify_heads(patterns, ids)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_padding_is_never_scored_by_hooks_and_by_stream(family):
+    """What pads a row is run as some id: whichever it is, the tokens' rows are the same."""
+    model = interp.load_model(tiny(family))
+    tokens = model.to_tokens(padded("left", -1))
+    hooked, streamed = {}, {}
+    run(model, tokens, lambda layer, pattern: hooked.update({layer: pattern}))
+    stream(model, tokens, lambda layer, attention: streamed.update({layer: attention}))
+    n = len(SHORT)
+    queries = torch.arange(n).expand(2, n)
+    for layer, attention in streamed.items():
+        rows = attention.rows(queries)[0]
+        assert torch.allclose(rows[..., :n], hooked[layer][0, :, :n, :n], atol=1e-5)
+        assert not rows[..., n:].any()
