@@ -18,6 +18,7 @@ from transformer_lens.model_bridge.sources import (
 from interp import fetch
 from interp.errors import InputError
 from interp.files import staged
+from interp.models.kinds import open_empty_windows, windows
 from interp.models.model import Model, text_config
 from interp.models.switches import quiet
 
@@ -212,6 +213,7 @@ def bridged(
     model.eval()
     model.set_attn_implementation("eager")
     model.config.architectures = [architecture]
+    open_empty_windows(text_config(model))
     plain = _twin(model)
     try:
         # Some adapters draw random numbers while they build.
@@ -239,19 +241,8 @@ def _opened(
 ) -> Model:
     if not any(hook.endswith("attn.hook_pattern") for hook in bridge.hook_dict):
         raise InputError(f"model must have attention, got {name}, which has none")
-    windows = _windows(text_config(bridge.original_model), int(bridge.cfg.n_layers))
-    return Model(bridge, plain, tokenizer, name, revision, windows)
-
-
-def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
-    """How far back each layer may look, from the model's own list of layer kinds."""
-    width = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
-    if not width or getattr(config, "use_sliding_window", True) is False:
-        return (None,) * n_layers
-    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
-    if kinds is None:
-        return (width,) * n_layers
-    return tuple(width if kind in ("sliding_attention", "local") else None for kind in kinds)
+    widths = windows(text_config(bridge.original_model), int(bridge.cfg.n_layers))
+    return Model(bridge, plain, tokenizer, name, revision, widths)
 
 
 def _as_path(name: str) -> Path:

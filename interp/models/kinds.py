@@ -1,0 +1,100 @@
+"""In what way each layer of a model attends, from the model's own settings."""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor as alibi_of_bloom
+from transformers.models.falcon.modeling_falcon import build_alibi_tensor as alibi_of_falcon
+from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor as alibi_of_mpt
+
+_LOCAL = ("sliding_attention", "local")
+"""What layers with a window are called in the settings."""
+
+_CHUNKED = "chunked_attention"
+
+
+def _listed(config: Any, n_layers: int) -> list[str]:
+    """What the settings call each layer; nothing where they tell no layer from another."""
+    listed = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    return list(listed)[:n_layers] if listed and len(listed) >= n_layers else []
+
+
+def _width(config: Any) -> int | None:
+    """How wide the settings make a window; None and 0 are no window."""
+    if getattr(config, "use_sliding_window", True) is False:
+        return None
+    return getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+
+
+def windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
+    """How far back each layer may look at most, the query included; None: no limit.
+
+    A width of None or 0 is no limit. A layer that attends within blocks of fixed places looks
+    back no farther than a block is long.
+    """
+    width, listed = _width(config), _listed(config, n_layers)
+    if not listed:
+        return (width or None,) * n_layers
+    widths = dict.fromkeys(_LOCAL, width or None)
+    widths[_CHUNKED] = getattr(config, "attention_chunk_size", None)
+    return tuple(widths.get(name) for name in listed)
+
+
+def open_empty_windows(config: Any) -> None:
+    """Let layers whose window has no width, or width 0, attend to all: in `config` itself.
+
+    Transformers would show the queries of such a layer no key at all, or refuse to run.
+    """
+    if getattr(config, "sliding_window", "no such setting") not in (None, 0):
+        return
+    listed = getattr(config, "layer_types", None) or ()
+    config.sliding_window = None
+    if any(name in _LOCAL for name in listed):
+        config.layer_types = ["full_attention" if name in _LOCAL else name for name in listed]
+        # Masks of both kinds are made whether or not a layer needs them, and need a width.
+        config.sliding_window = config.max_position_embeddings
+
+
+def kinds(
+    config: Any,
+    widths: tuple[int | None, ...],
+    *,
+    attending: Collection[int],
+    alibi: bool,
+    learned_sinks: bool,
+) -> tuple[str, ...]:
+    """In a few words how each layer attends: see `interp.models.Model.kinds`."""
+    listed = _listed(config, len(widths)) or ["full_attention"] * len(widths)
+    also = [word for word, so in (("ALiBi", alibi), ("learned sinks", learned_sinks)) if so]
+
+    def kind(layer: int) -> str:
+        if layer not in attending:
+            own = listed[layer].replace("_", " ")
+            return "none" if own == "full attention" else f"none ({own})"
+        if listed[layer] == _CHUNKED:
+            base = f"chunked {widths[layer]}"
+        elif widths[layer] is not None:
+            base = f"window {widths[layer]}"
+        else:
+            base = "latent" if getattr(config, "kv_lora_rank", None) else "full"
+        return ", ".join([base, *also])
+
+    return tuple(kind(layer) for layer in range(len(widths)))
+
+
+def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...]:
+    """What each head's scores lose per token of distance, as the model's own code has it.
+
+    Raises:
+        KeyError: If this family is not known to have such slopes.
+    """
+    mask = torch.ones(1, 2)
+    d_head = config.hidden_size / n_heads
+    made = {
+        "bloom": lambda: alibi_of_bloom(mask, n_heads, torch.float32),
+        "falcon": lambda: alibi_of_falcon(mask, n_heads, torch.float32) * d_head**-0.5,
+        "mpt": lambda: alibi_of_mpt(n_heads, 2, config.attn_config.alibi_bias_max),
+    }
+    first, second = made[config.model_type]().reshape(n_heads, 2).unbind(1)
+    return tuple((second - first).tolist())
