@@ -24,9 +24,20 @@ from einops import einsum, rearrange, repeat
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from interp.errors import InputError
-
-PRECISE = (torch.float32, torch.float64)
+from interp.errors import InputError, whole
+from interp.operands import (
+    check_heads,
+    check_mask,
+    check_number,
+    check_precise,
+    check_queries_and_keys,
+    check_tensor,
+    check_values,
+    check_window,
+    refuse_empty,
+    refuse_overflow,
+    without_hidden,
+)
 
 
 class Attended(NamedTuple):
@@ -64,10 +75,12 @@ def attention(
         allow_empty: A query with nothing allowed gets a row and an output of zeros, as in
             PyTorch; if not set it is refused.
 
+    What the mask hides from every query contributes exactly nothing, NaN among it.
+
     Raises:
         InputError: If shapes do not fit or an axis is empty (d_k of 0 among them), if numbers
             are not all float32 or all float64, if the mask is not boolean, if a query has
-            nothing allowed, or if scores are not finite.
+            nothing allowed, or if what is seen is not finite or makes scores that are not.
 
     Example:
         >>> q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -77,14 +90,17 @@ def attention(
                 [0.1978, 0.4011, 0.4011],
                 [0.2483, 0.2483, 0.5035]])
     """
-    check_inputs(q=q, k=k, v=v)
+    check_queries_and_keys(q, k)
+    check_values(k, v)
     check_precise(q=q, k=k, v=v)
-    if q.shape[:-2] != k.shape[:-2]:
-        raise InputError(
-            f"k must have q's axes before the last two, {tuple(q.shape[:-2])},"
-            f" got shape {tuple(k.shape)}"
-        )
+    rows = keys = None
+    if mask is not None:
+        check_mask(mask, (*q.shape[:-1], k.shape[-2]))
+        rows, keys = (torch.atleast_2d(mask).any(axis) for axis in (-1, -2))
+    q = without_hidden("q", q, rows)
+    k, v = without_hidden("k", k, keys), without_hidden("v", v, keys)
     scores = attention_scores(q, k, scale=scale)
+    refuse_overflow(scores, mask)
     if mask is not None:
         scores = hide(scores, mask)
     pattern = softmax(scores, allow_empty=allow_empty)
@@ -93,8 +109,8 @@ def attention(
 
 
 def attention_scores(
-    q: Float[Tensor, "*lead query d_k"],
-    k: Float[Tensor, "*lead key d_k"],
+    q: Shaped[Tensor, "*lead query d_k"],
+    k: Shaped[Tensor, "... key d"],
     *,
     scale: float | None = None,
 ) -> Float[Tensor, "*lead query key"]:
@@ -102,7 +118,20 @@ def attention_scores(
 
     Products of d_k independent numbers of variance 1 have a variance of d_k: divided by its
     root, scores keep one size at any width and the softmax stays where its gradient is not 0.
+
+    Raises:
+        InputError: If shapes do not fit or an axis is empty, if numbers are not all float32 or
+            all float64, or if the scale is no finite number.
     """
+    check_queries_and_keys(q, k)
+    check_precise(q=q, k=k)
+    if q.shape[:-2] != k.shape[:-2]:
+        raise InputError(
+            f"k must have q's axes before the last two, {tuple(q.shape[:-2])},"
+            f" got shape {tuple(k.shape)}"
+        )
+    if scale is not None:
+        check_number("scale", scale)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     return einsum(q * factor, k, "... query d, ... key d -> ... query key")
 
@@ -115,21 +144,12 @@ def hide(
     Raises:
         InputError: If the mask is not boolean, or does not broadcast to the scores.
     """
-    if mask.dtype != torch.bool:
-        raise InputError(f"mask must be boolean, True where allowed, got {mask.dtype}")
-    fits = mask.ndim <= scores.ndim and all(
-        size in (1, full) for size, full in zip(reversed(mask.shape), reversed(scores.shape))
-    )
-    if not fits:
-        raise InputError(
-            f"mask must broadcast to [..., query, key] of {tuple(scores.shape)},"
-            f" got shape {tuple(mask.shape)}"
-        )
+    check_mask(mask, tuple(scores.shape))
     return scores.masked_fill(~mask.to(scores.device), -torch.inf)
 
 
 def softmax(
-    scores: Float[Tensor, "*lead key"], *, allow_empty: bool = False
+    scores: Shaped[Tensor, "*lead key"], *, allow_empty: bool = False
 ) -> Float[Tensor, "*lead key"]:
     """`exp(s_i) / sum_j exp(s_j)` over the last axis.
 
@@ -142,8 +162,11 @@ def softmax(
             gradient; if not set it is refused.
 
     Raises:
-        InputError: If a row is empty and that is not allowed, or scores are NaN or infinite.
+        InputError: If a row is empty and that is not allowed, or scores are NaN or infinite, or
+            neither float32 nor float64.
     """
+    check_tensor("scores", scores, "... key")
+    check_precise(scores=scores)
     top = scores.detach().amax(-1, keepdim=True)
     if top.isnan().any() or (top == torch.inf).any():
         raise InputError("scores must be finite, or minus infinity where hidden, got NaN or inf")
@@ -164,7 +187,8 @@ def causal_mask(queries: int, keys: int | None = None) -> Bool[Tensor, "query ke
         keys: How many; None: as many as queries.
 
     Raises:
-        InputError: If there are more queries than keys.
+        InputError: If a number is no whole number of at least 1, or there are more queries than
+            keys.
     """
     query, key = _positions(queries, keys)
     return key <= query
@@ -178,11 +202,11 @@ def sliding_window_mask(
     L layers of it see `L * (window - 1)` back: each step goes one window further.
 
     Raises:
-        InputError: If the window is less than 1, or there are more queries than keys.
+        InputError: If the window is no whole number of at least 1, or as `causal_mask`.
     """
-    check_window(window)
+    window = check_window(window)
     query, key = _positions(queries, keys)
-    near = (query - key).abs() < window
+    near = (query - key).abs() < min(window, len(key))
     return near & (key <= query) if causal else near
 
 
@@ -190,36 +214,34 @@ def bidirectional_mask(queries: int, keys: int | None = None) -> Bool[Tensor, "q
     """A query sees every key, as in an encoder.
 
     Raises:
-        InputError: If a number is less than 1.
+        InputError: If a number is no whole number of at least 1.
     """
-    keys = queries if keys is None else keys
-    if min(queries, keys) < 1:
-        raise InputError(f"queries and keys must be at least 1, got {queries} and {keys}")
-    return torch.ones(queries, keys, dtype=torch.bool)
+    return torch.ones(*_numbers(queries, keys), dtype=torch.bool)
 
 
-def padding_mask(real: Shaped[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"]:
+def padding_mask(real: Shaped[Tensor, "..."]) -> Bool[Tensor, "batch 1 1 key"]:
     """No query sees a key that is padding.
 
     Args:
-        real: Boolean, True for a token, False for padding.
+        real: Boolean `[batch, key]`, True for a token, False for padding.
 
     Returns:
         For scores `[batch, head, query, key]`. Padding before the text and a causal mask leave
         the padding's own queries nothing: see `allow_empty`.
 
     Raises:
-        InputError: If `real` is not boolean.
+        InputError: If `real` is not boolean, or has other axes.
     """
+    check_tensor("real", real, "batch key")
     if real.dtype != torch.bool:
         raise InputError(f"real must be boolean, True for a token, got {real.dtype}")
     return rearrange(real, "batch key -> batch 1 1 key")
 
 
 def grouped_attention(
-    q: Float[Tensor, "batch head query d_k"],
-    k: Float[Tensor, "rows kv_head key d"],
-    v: Float[Tensor, "rows_v kv_head_v row d_value"],
+    q: Float[Tensor, "..."],
+    k: Float[Tensor, "..."],
+    v: Float[Tensor, "..."],
     *,
     mask: Shaped[Tensor, "..."] | None = None,
     scale: float | None = None,
@@ -231,92 +253,31 @@ def grouped_attention(
     multi-head, one for all is multi-query (Shazeer 2019, arXiv 1911.02150), and between them
     grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245).
 
+    Args:
+        q: Queries `[batch, head, query, d_k]`.
+        k: Keys `[batch, kv_head, key, d_k]`.
+        v: Values `[batch, kv_head, key, d_value]`.
+        mask: As for `attention`; broadcasts to `[batch, head, query, key]`.
+        scale: As for `attention`.
+        allow_empty: As for `attention`.
+
     Raises:
         InputError: As `attention`, and if the query heads do not divide among the others.
     """
-    check_inputs(q=q, k=k, v=v)
-    group = group_size(q.shape[1], k.shape[1])
+    group = check_heads(q, k, v)
     k, v = (repeat(x, "b kv n d -> b (kv group) n d", group=group) for x in (k, v))
     return attention(q, k, v, mask=mask, scale=scale, allow_empty=allow_empty)
-
-
-def check_inputs(**tensors: Tensor) -> None:
-    """Refuse q, k and v of which no attention can be made.
-
-    Raises:
-        InputError: If one is not at least `[position, width]`, if an axis is empty, if keys are
-            not as wide as queries, or if there is not one value for each key.
-    """
-    for name, x in tensors.items():
-        if x.ndim < 2:
-            raise InputError(f"{name} must be [..., position, width], got shape {tuple(x.shape)}")
-        if x.shape[-1] == 0:
-            width = "a width" if name == "v" else "d_k"
-            raise InputError(f"{name} must have {width} of at least 1, got shape {tuple(x.shape)}")
-        if x.numel() == 0:
-            raise InputError(f"{name} must have no empty axis, got shape {tuple(x.shape)}")
-    q, k, v = tensors["q"], tensors["k"], tensors["v"]
-    if q.shape[-1] != k.shape[-1]:
-        raise InputError(f"k must be as wide as q, {q.shape[-1]}, got {k.shape[-1]}")
-    if k.shape[:-1] != v.shape[:-1]:
-        raise InputError(
-            f"v must have a row for each of k's, {tuple(k.shape[:-1])}, got {tuple(v.shape[:-1])}"
-        )
-
-
-def check_precise(**tensors: Tensor) -> None:
-    """Refuse numbers that are not all float32 or all float64.
-
-    Raises:
-        InputError: If they are not.
-    """
-    first, *_ = tensors.values()
-    for name, x in tensors.items():
-        if x.dtype not in PRECISE:
-            raise InputError(f"{name} must be float32 or float64, got {x.dtype}")
-        if x.dtype != first.dtype:
-            raise InputError(f"{name} must be {first.dtype} like the others, got {x.dtype}")
-
-
-def check_window(window: int) -> None:
-    """Refuse a window in which a query does not even see itself.
-
-    Raises:
-        InputError: If it is less than 1.
-    """
-    if window < 1:
-        raise InputError(f"window must be at least 1, the query itself, got {window}")
-
-
-def group_size(heads: int, kv_heads: int) -> int:
-    """How many query heads share a key-value head.
-
-    Raises:
-        InputError: If they do not divide evenly.
-    """
-    if min(heads, kv_heads) < 1 or heads % kv_heads:
-        raise InputError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
-    return heads // kv_heads
-
-
-def refuse_empty(empty: Bool[Tensor, "..."]) -> None:
-    """Refuse queries with nothing allowed, and name the first.
-
-    Raises:
-        InputError: If there is one.
-    """
-    if empty.any():
-        at = tuple(empty.nonzero()[0].tolist())
-        raise InputError(
-            "mask must allow every query a key, unless allow_empty is set,"
-            f" got none for the query at {at}"
-        )
 
 
 def _positions(
     queries: int, keys: int | None
 ) -> tuple[Int[Tensor, "query 1"], Int[Tensor, " key"]]:
-    keys = queries if keys is None else keys
-    if not 1 <= queries <= keys:
-        raise InputError(f"queries must be from 1 to the number of keys, {keys}, got {queries}")
+    queries, keys = _numbers(queries, keys)
+    if queries > keys:
+        raise InputError(f"queries must be no more than keys, {keys}, got {queries}")
     return torch.arange(keys - queries, keys)[:, None], torch.arange(keys)
+
+
+def _numbers(queries: int, keys: int | None) -> tuple[int, int]:
+    queries = whole("queries", queries, least=1)
+    return queries, queries if keys is None else whole("keys", keys, least=1)

@@ -18,15 +18,9 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from interp.attention import (
-    causal_mask,
-    check_precise,
-    check_window,
-    group_size,
-    grouped_attention,
-    sliding_window_mask,
-)
+from interp.attention import causal_mask, grouped_attention, sliding_window_mask
 from interp.errors import InputError
+from interp.operands import check_precise, check_tensor, check_window, group_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +37,8 @@ class Weights:
         b_Q: Added to the queries, if given; so are the other biases.
 
     Raises:
-        InputError: If the weights do not divide into these heads, or do not fit together.
+        InputError: If the weights do not divide into these heads, do not fit together, or are not
+            all float32 or all float64.
     """
 
     W_Q: Float[Tensor, "d_model q_width"]
@@ -62,9 +57,14 @@ class Weights:
         parts = {"Q": self.heads, "K": self.kv_heads, "V": self.kv_heads, "O": 1}
         for name, number in parts.items():
             weight, bias = getattr(self, f"W_{name}"), getattr(self, f"b_{name}")
+            check_tensor(f"W_{name}", weight, "row column")
+            check_precise(**{"W_Q": self.W_Q, f"W_{name}": weight})
             width = weight.shape[1]
-            if width == 0 or width % number:
+            if width % number:
                 raise InputError(f"W_{name} must divide into {number} heads, got {width} columns")
+            if bias is not None:
+                check_tensor(f"b_{name}", bias, "column")
+                check_precise(**{f"W_{name}": weight, f"b_{name}": bias})
             if bias is not None and bias.shape != (width,):
                 raise InputError(f"b_{name} must be of {width} numbers, got {tuple(bias.shape)}")
         d_k, key_width = self.W_Q.shape[1] // self.heads, self.W_K.shape[1] // self.kv_heads
@@ -128,20 +128,20 @@ class Cache(NamedTuple):
 
 
 def multi_head_attention(
-    x: Float[Tensor, "batch pos d_model"],
+    x: Float[Tensor, "..."],
     weights: Weights,
     *,
-    source: Float[Tensor, "rows source_pos d_source"] | None = None,
+    source: Float[Tensor, "..."] | None = None,
     mask: Shaped[Tensor, "..."] | None = None,
     allow_empty: bool = False,
 ) -> MultiHead:
     """Multi-head attention, grouped if `weights` share keys; PyTorch's `nn.MultiheadAttention`.
 
     Args:
-        x: What queries are made from.
+        x: What queries are made from, `[batch, pos, d_model]`.
         weights: Of all heads.
-        source: What keys and values are made from: another sequence for cross-attention, x
-            itself if left out.
+        source: What keys and values are made from, `[batch, source_pos, d_source]`: another
+            sequence for cross-attention, x itself if left out.
         mask: Boolean, True where attention is allowed (PyTorch's module means the opposite);
             broadcasts to `[batch, head, query, key]`.
         allow_empty: As for `interp.attention.attention`.
@@ -159,7 +159,7 @@ def multi_head_attention(
 
 
 def cached_attention(
-    x: Float[Tensor, "batch new d_model"],
+    x: Float[Tensor, "..."],
     weights: Weights,
     cache: Cache | None = None,
     *,
@@ -171,7 +171,7 @@ def cached_attention(
     no key or value depends on what comes later.
 
     Args:
-        x: The new tokens, one or more.
+        x: The new tokens, one or more, `[batch, new, d_model]`.
         weights: Of all heads.
         cache: Of all tokens before; None: there are none. It is left as it is.
         window: How many keys a query sees, itself included; older ones leave the cache.
@@ -187,6 +187,8 @@ def cached_attention(
     q, k, v = _project(x, x, weights)
     if cache is not None:
         for name, old, new in (("k", cache.k, k), ("v", cache.v, v)):
+            check_tensor(f"cache.{name}", old, "batch kv_head pos width")
+            check_precise(x=x, **{f"cache.{name}": old})
             if (*old.shape[:2], old.shape[3]) != (*new.shape[:2], new.shape[3]):
                 raise InputError(
                     f"cache.{name} must be [batch, kv_head, pos, width] like {tuple(new.shape)}"
@@ -205,6 +207,8 @@ def cached_attention(
 
 def _project(x: Tensor, source: Tensor, weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, each `[batch, head, pos, width]`."""
+    check_tensor("x", x, "batch pos d_model")
+    check_tensor("source", source, "batch source_pos d_source")
     check_precise(W_Q=weights.W_Q, x=x, source=source)
     parts = {"Q": (x, weights.heads), "K": (source, weights.kv_heads)}
     parts["V"] = parts["K"]

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from interp.attention import check_inputs, check_window, group_size, refuse_empty
-from interp.errors import InputError
+from interp.errors import InputError, whole
+from interp.operands import check_heads, check_number, check_tensor, check_window, refuse_empty
 
 
 class Tiled(NamedTuple):
@@ -29,16 +29,16 @@ class Tiled(NamedTuple):
 
 
 def tiled_attention(
-    q: Float[Tensor, "batch head query d_head"],
-    k: Float[Tensor, "rows kv_head key d"],
-    v: Float[Tensor, "rows_v kv_head_v row d_value"],
+    q: Float[Tensor, "..."],
+    k: Float[Tensor, "..."],
+    v: Float[Tensor, "..."],
     *,
     scale: float,
     causal: bool = True,
     window: int | None = None,
     real: Shaped[Tensor, "..."] | None = None,
     softcap: float | None = None,
-    sinks: Float[Tensor, " sink"] | None = None,
+    sinks: Float[Tensor, "..."] | None = None,
     allow_empty: bool = False,
     tile: int = 256,
 ) -> Tiled:
@@ -53,10 +53,10 @@ def tiled_attention(
     again and holds no more than those at a time, `tile x key`.
 
     Args:
-        q: Queries; head `h` reads keys and values of `h // (head / kv_head)`. They are the last
-            ones: query i stands at `key - query + i`.
-        k: Keys.
-        v: Values, of any width.
+        q: Queries `[batch, head, query, d_k]`; head `h` reads keys and values of
+            `h // (head / kv_head)`. They are the last ones: query i stands at `key - query + i`.
+        k: Keys `[batch, kv_head, key, d_k]`.
+        v: Values `[batch, kv_head, key, d_value]`.
         scale: Of `q . k`.
         causal: Whether keys after the query are hidden.
         window: How many keys back a query may look, itself included, and as many ahead if not
@@ -68,40 +68,51 @@ def tiled_attention(
         tile: Rows and columns of scores held at a time, for every head.
 
     Returns:
-        `out`, `lse` and `mean_score`, float32 or float64.
+        `out`, `lse` and `mean_score`, float32 or float64; NaN for a query that sees a key or a
+        value that is not finite, and for no other.
 
     Raises:
-        InputError: If shapes do not fit, an axis is empty, the window or tile is less than 1,
-            `real` is not boolean, or a query has nothing allowed.
+        InputError: If shapes do not fit, an axis is empty, the scale is no finite number, the
+            soft-cap none above 0, the window or tile no whole number of at least 1, `real` not
+            boolean, or if a query has nothing allowed.
     """
-    check_inputs(q=q, k=k, v=v)
-    group_size(q.shape[1], k.shape[1])
+    check_heads(q, k, v)
+    check_number("scale", scale)
+    if softcap is not None:
+        check_number("softcap", softcap, positive=True)
     queries, keys, kv_heads = q.shape[2], k.shape[2], k.shape[1]
-    if len(q) != len(k):
-        raise InputError(f"k must have as many rows as q, {len(q)}, got {len(k)}")
     if queries > keys and (causal or window is not None):
         raise InputError(f"q must have no more positions than k, {keys}, got {queries}")
     if window is not None:
-        check_window(window)
-    if tile < 1:
-        raise InputError(f"tile must be at least 1, got {tile}")
-    if real is not None and (real.dtype != torch.bool or real.shape != (len(k), keys)):
-        raise InputError(
-            f"real must be boolean of shape {(len(k), keys)},"
-            f" got {real.dtype} of {tuple(real.shape)}"
-        )
-    if sinks is not None and len(sinks) != q.shape[1]:
-        raise InputError(f"sinks must be one for each of {q.shape[1]} heads, got {len(sinks)}")
+        window = min(check_window(window), keys)
+    tile = min(whole("tile", tile, least=1), keys)
+    if real is not None:
+        check_tensor("real", real, "batch key")
+        if real.dtype != torch.bool or real.shape != (len(k), keys):
+            raise InputError(
+                f"real must be boolean of shape {(len(k), keys)},"
+                f" got {real.dtype} of {tuple(real.shape)}"
+            )
+    if sinks is not None:
+        check_tensor("sinks", sinks, "head")
+        if len(sinks) != q.shape[1]:
+            raise InputError(f"sinks must be one for each of {q.shape[1]} heads, got {len(sinks)}")
     exact = torch.promote_types(q.dtype, torch.float32)
     grouped = rearrange(q.to(exact), "b (kv g) q d -> b kv g q d", kv=kv_heads)
     k, v = k.to(exact), v.to(exact)
+    # A weight of 0 times NaN is NaN: such keys and values are taken out, and who sees them told.
+    broken = ~(k.isfinite().all(-1) & v.isfinite().all(-1))
+    if broken.any():
+        k, v = (x.masked_fill(broken[..., None], 0) for x in (k, v))
+    else:
+        broken = None
     if sinks is not None:
         sinks = rearrange(sinks.to(exact), "(kv g) -> kv g 1", kv=kv_heads)
     options = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
     options |= {"real": real, "tile": tile}
     parts = []
     for start in range(0, queries, tile):
-        given = grouped[:, :, :, start : start + tile], k, v, sinks, keys - queries + start
+        given = grouped[:, :, :, start : start + tile], k, v, broken, sinks, keys - queries + start
         parts.append(
             checkpoint(_rows, *given, use_reentrant=False, preserve_rng_state=False, **options)
             if torch.is_grad_enabled()
@@ -118,6 +129,7 @@ def _rows(
     block: Float[Tensor, "batch kv_head group query d_head"],
     k: Float[Tensor, "batch kv_head key d_head"],
     v: Float[Tensor, "batch kv_head key d_value"],
+    broken: Bool[Tensor, "batch kv_head key"] | None,
     sinks: Float[Tensor, "kv_head group 1"] | None,
     first: int,
     *,
@@ -155,6 +167,10 @@ def _rows(
         if real is not None:
             padding = rearrange(~real[:, columns].to(block.device), "b n -> b 1 1 1 n")
             hidden = hidden | padding
+        if broken is not None:
+            scores = scores.masked_fill(
+                rearrange(broken[:, :, columns], "b k n -> b k 1 1 n"), torch.nan
+            )
         scores = scores.masked_fill(hidden, -torch.inf)
         # The largest score cancels, so no gradient need pass through it.
         higher = top.maximum(scores.detach().amax(-1))

@@ -1,3 +1,4 @@
+import inspect
 import math
 
 import pytest
@@ -12,7 +13,6 @@ from interp.attention import (
     attention_scores,
     bidirectional_mask,
     causal_mask,
-    check_inputs,
     grouped_attention,
     padding_mask,
     sliding_window_mask,
@@ -144,11 +144,69 @@ def test_padding_of_either_side_changes_nothing_for_the_tokens():
         assert torch.allclose(out[:, :, before : before + 5], alone, atol=1e-6)
 
 
+@pytest.mark.parametrize("hole", [math.nan, math.inf])
+def test_what_no_query_may_see_contributes_nothing_whatever_is_there(hole):
+    """Not to the output and not to the gradients, where a weight of 0 times NaN would."""
+    inputs = [randn(1, 2, 5, 4, seed=i).detach() for i in range(3)]
+    mask = causal_mask(5) & padding_mask(torch.tensor([[False, True, True, True, False]]))
+    mask = mask & torch.tensor([True] * 4 + [False])[:, None]
+    results = []
+    for filling in (0.0, hole):
+        given = [x.clone() for x in inputs]
+        for x in given:
+            x[:, :, [0, 4]] = filling
+            x.requires_grad_()
+        done = attention(*given, mask=mask, allow_empty=True)
+        results.append((*done, *torch.autograd.grad(done.out.square().sum(), given)))
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    assert (results[1][0][:, :, [0, 4]] == 0).all()
+
+
+def test_scores_far_below_any_constant_still_let_nothing_through_the_mask():
+    """A mask that adds a large negative number would let the future win here."""
+    q, k = torch.ones(1, 4, 1), -torch.tensor([[[3e38], [2e38], [1e38], [0.0]]])
+    pattern = attention(q, k, k, mask=causal_mask(4), scale=1.0).pattern
+    assert torch.equal(pattern[0], torch.eye(4))
+
+
+def test_entropy_is_that_of_the_allowed_keys_however_large_the_buffer():
+    def entropy(pattern: Tensor) -> Tensor:
+        return torch.special.entr(pattern).sum(-1)
+
+    q, k, v = (randn(1, 2, 16, 4, seed=i).detach() for i in range(3))
+    held = [F.pad(x, (0, 0, 0, 112)) for x in (k, v)]
+    real = (torch.arange(128) < 16)[None]
+    small = attention(q, k, v, mask=causal_mask(16)).pattern
+    mask = F.pad(causal_mask(16), (0, 112), value=True) & padding_mask(real)
+    large = attention(q, *held, mask=mask).pattern
+    assert torch.allclose(entropy(large), entropy(small), atol=1e-6)
+    assert torch.allclose(large.topk(3).values, small.topk(3).values, atol=1e-6)
+
+
+plain = inspect.unwrap  # Without the types that are checked in tests alone.
 X = torch.ones(2, 3, 4)
+
+
+def holed(value: float) -> Tensor:
+    x = X.clone()
+    x[1, 2, 3] = value
+    return x
+
+
 REFUSED = {
     "q must have d_k of at least 1, got shape (2, 3, 0)": lambda: attention(X[..., :0], X, X),
-    "v must have a width of at least 1, got shape (2, 3, 0)": lambda: attention(X, X, X[..., :0]),
-    "q must be [..., position, width], got shape (4,)": lambda: check_inputs(q=X[0, 0], k=X, v=X),
+    "v must have d_value of at least 1, got shape (2, 3, 0)": lambda: attention(X, X, X[..., :0]),
+    "q must be [..., query, d_k], got shape (4,)": lambda: attention_scores(X[0, 0], X),
+    "q must be a torch tensor, got a ndarray": lambda: plain(attention)(X.numpy(), X, X),
+    "k must be a torch tensor, got a list": lambda: plain(attention)(X, X.tolist(), X),
+    "mask must be a torch tensor, got a list": lambda: plain(attention)(X, X, X, mask=[[True]]),
+    "scale must be a finite number, got 'x'": lambda: plain(attention_scores)(X, X, scale="x"),
+    "scale must be a finite number, got nan": lambda: attention_scores(X, X, scale=math.nan),
+    "q must have d_k of at least 1, got shape (2, 3, 0) (2)": lambda: attention_scores(
+        X[..., :0], X[..., :0]
+    ),
+    "k must be as wide as q, 4, got 3 (2)": lambda: attention_scores(X, X[..., :3]),
+    "q must be float32 or float64, got torch.int64": lambda: attention_scores(X.long(), X.long()),
     "k must have no empty axis, got shape (2, 0, 4)": lambda: attention(X, X[:, :0], X[:, :0]),
     "k must be as wide as q, 4, got 3": lambda: attention(X, X[..., :3], X),
     "v must have a row for each of k's, (2, 3), got (2, 2)": lambda: attention(X, X, X[:, :2]),
@@ -174,21 +232,49 @@ REFUSED = {
     ),
     "mask must allow every query a key, unless allow_empty is set, got none for the query at"
     " (0, 1)": lambda: attention(X, X, X, mask=torch.tensor([[True], [False], [True]])),
-    "scores must be finite, or minus infinity where hidden, got NaN or inf": lambda: attention(
-        X * math.nan, X, X
+    "q must be finite where it is seen, got nan at (0, 0)": lambda: attention(X * math.nan, X, X),
+    "k must be finite where it is seen, got inf at (1, 2)": lambda: attention(
+        X, holed(math.inf), X
     ),
-    "scores must be finite, or minus infinity where hidden, got NaN or inf (2)": lambda: softmax(
+    "v must be finite where it is seen, got nan at (1, 2)": lambda: attention(
+        X, X, holed(math.nan), mask=causal_mask(3)
+    ),
+    "scores must be in the range of float32, got inf at (0, 0, 0): q, k or scale is too large": (
+        lambda: attention(1e30 * X, 1e30 * X, X)
+    ),
+    "scores must be in the range of float32, got -inf at (0, 1, 0): q, k or scale is too large": (
+        lambda: attention(
+            torch.cat([X[:, :1], 1e30 * X[:, 1:]], 1), -1e30 * X, X, mask=causal_mask(3)
+        )
+    ),
+    "scores must be finite, or minus infinity where hidden, got NaN or inf": lambda: softmax(
         torch.tensor([1.0, math.inf])
     ),
-    "queries must be from 1 to the number of keys, 2, got 3": lambda: causal_mask(3, 2),
-    "queries must be from 1 to the number of keys, 0, got 0": lambda: causal_mask(0),
-    "window must be at least 1, the query itself, got 0": lambda: sliding_window_mask(3, window=0),
-    "queries and keys must be at least 1, got 0 and 3": lambda: bidirectional_mask(0, 3),
+    "scores must have key of at least 1, got shape (2, 0)": lambda: softmax(torch.ones(2, 0)),
+    "scores must be [..., key], got shape ()": lambda: plain(softmax)(torch.tensor(1.0)),
+    "scores must be float32 or float64, got torch.float16": lambda: softmax(X.half()),
+    "scores must be float32 or float64, got torch.int64": lambda: softmax(X.long()),
+    "queries must be no more than keys, 2, got 3": lambda: causal_mask(3, 2),
+    "queries must be at least 1, got 0": lambda: causal_mask(0),
+    "queries must be at least 1, got 0 (2)": lambda: bidirectional_mask(0, 3),
+    "keys must be at least 1, got 0": lambda: bidirectional_mask(3, 0),
+    "window must be at least 1, got 0": lambda: sliding_window_mask(3, window=0),
+    "window must be a whole number, got nan": lambda: plain(sliding_window_mask)(
+        3, window=math.nan
+    ),
+    "real must be [batch, key], got shape (3,)": lambda: padding_mask(torch.ones(3).bool()),
     "real must be boolean, True for a token, got torch.int64": lambda: padding_mask(
         torch.ones(2, 3, dtype=torch.long)
     ),
     "heads must be a multiple of kv_heads, got 3 and 2": lambda: grouped_attention(
         *(torch.ones(1, heads, 3, 4) for heads in (3, 2, 2))
+    ),
+    "q must be [batch, head, query, d_k], got shape (2, 3, 4)": lambda: grouped_attention(X, X, X),
+    "k must be [batch, kv_head, key, d_k], got shape (2, 3, 4)": lambda: grouped_attention(
+        X[None], X, X
+    ),
+    "k must have as many rows as q, 1, got 2": lambda: grouped_attention(
+        X[:1, None], X[:, None], X[:, None]
     ),
 }
 

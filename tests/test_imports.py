@@ -30,6 +30,7 @@ PURE = {
     "multihead",
     "norms",
     "numbers",
+    "operands",
     "pages.kinds",
     "pages.packing",
     "pages.visible",

@@ -144,7 +144,10 @@ REFUSED = {
     "W_Q must divide into 4 heads, got 15 columns": lambda: changed(
         W_Q=torch.ones(6, 15), b_Q=None
     ),
-    "W_Q must divide into 4 heads, got 0 columns": lambda: changed(W_Q=torch.ones(6, 0), b_Q=None),
+    "W_Q must have column of at least 1, got shape (6, 0)": lambda: changed(W_Q=torch.ones(6, 0)),
+    "W_O must be torch.float32 like the others, got torch.float64": lambda: changed(
+        W_O=torch.ones(12, 6).double()
+    ),
     "W_K must give keys as wide as queries, 4, got 5": lambda: changed(
         W_K=torch.ones(6, 10), b_K=None
     ),
@@ -172,9 +175,16 @@ REFUSED = {
     " got (2, 4, 1, 4)": lambda: cached_attention(
         X, weights(4, 2), Cache(torch.ones(2, 4, 1, 4), torch.ones(2, 4, 1, 3))
     ),
-    "window must be at least 1, the query itself, got 0": lambda: cached_attention(
-        X, weights(4, 2), window=0
+    "x must be [batch, pos, d_model], got shape (3, 6)": lambda: multi_head_attention(
+        X[0], weights(4, 2)
     ),
+    "source must be [batch, source_pos, d_source], got shape (3, 6)": lambda: multi_head_attention(
+        X, weights(4, 2), source=X[0]
+    ),
+    "x must be [batch, pos, d_model], got shape (6,)": lambda: cached_attention(
+        X[0, 0], weights(4, 2)
+    ),
+    "window must be at least 1, got 0": lambda: cached_attention(X, weights(4, 2), window=0),
     "module must add no keys of its own, got add_bias_kv or add_zero_attn": lambda: (
         Weights.of_torch(nn.MultiheadAttention(4, 2, add_zero_attn=True))
     ),

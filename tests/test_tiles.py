@@ -1,3 +1,6 @@
+import inspect
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -170,6 +173,24 @@ def test_autograd_keeps_no_tiles_between_the_passes():
     assert max(kept, default=0) <= 512 * 4
 
 
+@pytest.mark.parametrize("tile", [4, 16, 64])
+@pytest.mark.parametrize("hole", [math.nan, math.inf])
+def test_what_is_hidden_contributes_nothing_whatever_is_there(hole, tile):
+    q, k, v = (x.clone() for x in inputs(20))
+    real = torch.ones(2, 20, dtype=torch.bool)
+    real[0, :3] = False
+    options = {"scale": 0.3, "real": real, "allow_empty": True, "tile": tile}
+    clean = tiled_attention(q, k, v, **options)
+    k[0, :, :2], v[0, :, 1:3] = hole, hole  # Padding.
+    v[1, 1, 12] = k[1, 1, 13] = hole  # Seen by later queries of the last three heads.
+    done = tiled_attention(q, k, v, **options)
+    seen = torch.zeros(2, 6, 20, dtype=torch.bool)
+    seen[1, 3:, 12:] = True
+    for ours, theirs in zip(done, clean):
+        assert torch.equal(ours[~seen], theirs[~seen])
+        assert ours[seen].isnan().all()
+
+
 def no_keys():
     return torch.tensor([[False] * 4, [True] * 4])
 
@@ -180,8 +201,12 @@ REFUSED = {
     "heads must be a multiple of kv_heads, got 3 and 2": {"q": torch.ones(2, 3, 4, 3)},
     "k must have as many rows as q, 1, got 2": {"q": torch.ones(1, 2, 4, 3)},
     "q must have no more positions than k, 4, got 5": {"q": torch.ones(2, 2, 5, 3)},
-    "window must be at least 1, the query itself, got 0": {"window": 0},
+    r"q must be \[batch, head, query, d_k\], got shape \(2, 4, 3\)": {"q": torch.ones(2, 4, 3)},
+    "scale must be a finite number, got nan": {"scale": math.nan},
+    "softcap must be above 0, got 0": {"softcap": 0.0},
+    "window must be at least 1, got 0": {"window": 0},
     "tile must be at least 1, got 0": {"tile": 0},
+    "tile must be a whole number, got 2.5": {"tile": 2.5},
     r"real must be boolean of shape \(2, 4\), got torch.int64": {
         "real": torch.ones(2, 4, dtype=torch.long)
     },
@@ -197,4 +222,4 @@ REFUSED = {
 def test_what_cannot_be_attended_is_refused(message, changed):
     given = {name: torch.ones(2, 2, 4, 3) for name in "qkv"} | changed
     with pytest.raises(InputError, match=message):
-        tiled_attention(**given, scale=1.0)
+        inspect.unwrap(tiled_attention)(**{"scale": 1.0, **given})
