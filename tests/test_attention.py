@@ -196,7 +196,7 @@ def holed(value: float) -> Tensor:
 REFUSED = {
     "q must have d_k of at least 1, got shape (2, 3, 0)": lambda: attention(X[..., :0], X, X),
     "v must have d_value of at least 1, got shape (2, 3, 0)": lambda: attention(X, X, X[..., :0]),
-    "q must be [..., query, d_k], got shape (4,)": lambda: attention_scores(X[0, 0], X),
+    "q must be [..., query, d_k], got shape (4,)": lambda: plain(attention_scores)(X[0, 0], X),
     "q must be a torch tensor, got a ndarray": lambda: plain(attention)(X.numpy(), X, X),
     "k must be a torch tensor, got a list": lambda: plain(attention)(X, X.tolist(), X),
     "mask must be a torch tensor, got a list": lambda: plain(attention)(X, X, X, mask=[[True]]),
