@@ -36,8 +36,8 @@ def windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
     width, listed = _width(config), _listed(config, n_layers)
     if not listed:
         return (width or None,) * n_layers
-    widths = dict.fromkeys(_LOCAL, width or None)
-    widths[_CHUNKED] = getattr(config, "attention_chunk_size", None)
+    chunk = getattr(config, "attention_chunk_size", None)
+    widths: dict[str, int | None] = {_CHUNKED: chunk, **dict.fromkeys(_LOCAL, width or None)}
     return tuple(widths.get(name) for name in listed)
 
 
@@ -48,12 +48,13 @@ def open_empty_windows(config: Any) -> None:
     """
     if getattr(config, "sliding_window", "no such setting") not in (None, 0):
         return
-    listed = getattr(config, "layer_types", None) or ()
-    config.sliding_window = None
-    if any(name in _LOCAL for name in listed):
-        config.layer_types = ["full_attention" if name in _LOCAL else name for name in listed]
-        # Masks of both kinds are made whether or not a layer needs them, and need a width.
-        config.sliding_window = config.max_position_embeddings
+    listed = getattr(config, "layer_types", None)
+    if not listed:
+        config.sliding_window = None
+        return
+    config.layer_types = ["full_attention" if name in _LOCAL else name for name in listed]
+    # Masks of both kinds may be made whether or not a layer needs them, and want a width.
+    config.sliding_window = config.max_position_embeddings
 
 
 def kinds(
