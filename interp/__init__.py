@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from interp.errors import InputError
     from interp.folded import composition_scores
     from interp.heads import Head
-    from interp.hooks import AttentionPatterns, attention_patterns
+    from interp.hooks import attention_patterns
     from interp.labels import HeadLabel, classify_heads
     from interp.models import Model, load_model
     from interp.pages.gallery import gallery
     from interp.pages.page import Gallery
     from interp.paths import path_effects
+    from interp.patterns import AttentionPatterns
     from interp.published import compare_with_published, published_heads
     from interp.scan import scan_heads
     from interp.scores import Thresholds
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "AttentionPatterns": "hooks",
+    "AttentionPatterns": "patterns",
     "Gallery": "pages.page",
     "Head": "heads",
     "HeadLabel": "labels",

@@ -15,35 +15,8 @@ from torch import Tensor
 
 from interp.errors import InputError, whole
 from interp.models import Model, load_model
+from interp.patterns import AttentionPatterns
 from interp.targets import NONE
-
-
-class AttentionPatterns(torch.Tensor):
-    """Attention patterns `[layer, batch, head, query, key]`, float32, with what was run.
-
-    It is a tensor; whatever is computed from it is a plain one. Rows of padding are 0.
-
-    Attributes:
-        tokens: The token ids that were really run, `[batch, pos]`; -1 is padding.
-        layers: The number of each layer.
-        texts: The text of each token, for each row.
-        learned_sinks: Whether the model learned sinks that are no key (gpt-oss): a row then
-            sums to less than 1 by what went there.
-    """
-
-    tokens: Int[Tensor, "batch pos"]
-    layers: tuple[int, ...]
-    texts: list[list[str]]
-    learned_sinks: bool
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "AttentionPatterns":
-        twin = self.as_subclass(torch.Tensor).clone().as_subclass(AttentionPatterns)
-        twin.tokens, twin.layers, twin.texts = self.tokens.clone(), self.layers, self.texts
-        twin.learned_sinks = self.learned_sinks
-        return twin
-
-    # As for nn.Parameter: what is computed from it is a plain tensor.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
 
 def run(
