@@ -92,14 +92,14 @@ class HeadScan:
         )
 
     def _repr_html_(self) -> str:
-        """In a notebook: heads by label and the strongest with their evidence, in a frame."""
-        from interp.pages.summary import scan_frame
+        """In a notebook: heads by label and the strongest with their evidence."""
+        from interp.pages.summary import scan_view
 
-        return scan_frame(self)
+        return scan_view(self)
 
     def _repr_png_(self) -> bytes:
         """In a notebook that shows no pages: all scores as a picture."""
-        from interp.pages.summary import scan_picture
+        from interp.pages.still import scan_picture
 
         return scan_picture(self)
 

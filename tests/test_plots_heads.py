@@ -140,6 +140,29 @@ def test_prompts_of_any_length_are_drawn_whole(length):
     assert ("Every" in told(figure)) == (length > 76)
 
 
+def test_every_picture_of_a_prompts_beginning_says_of_how_many_tokens_it_is():
+    for figure in (
+        head_page(PATTERNS, "L1H0", scan=SCAN, whole=3000),
+        attention_arcs(PATTERNS, "L1H0", scan=SCAN, whole=3000),
+        plots.pattern_page(SCAN, PATTERNS, whole=3000),
+        head_zoo(SCAN, PATTERNS, whole=3000),
+    ):
+        assert "Prompt: the first 25 of 3,000 tokens" in told(figure)
+        inside(figure)
+    assert "Prompt: 25 tokens" in told(head_page(PATTERNS, "L1H0", whole=25))
+    with pytest.raises(InputError, match="whole must be at least 25, got 24"):
+        head_page(PATTERNS, "L1H0", whole=24)
+
+
+def test_long_tokens_that_begin_alike_stay_apart_and_in_sight():
+    texts = ["W" * 300 + end for end in "abc"]
+    for draw in (head_page, attention_arcs):
+        figure = draw(causal(3), "L0H0", tokens=[7, 8, 9], texts=texts)
+        named = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+        assert sorted(name.partition("…")[2] for name in named) == ["#7", "#8", "#9"]
+        inside(figure)
+
+
 def test_where_a_cell_is_less_than_a_dot_the_largest_is_shown_and_it_is_said():
     length = 800
     tokens = torch.arange(length)

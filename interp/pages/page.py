@@ -18,9 +18,8 @@ from interp.heads import Head
 from interp.labels import ANTI_INDUCTION, FORCED_WINDOW, LABELS
 from interp.pages import webpage
 from interp.pages.kinds import looks
-from interp.pages.packing import STEPS, unpacked
 from interp.pages.prompts import Prompt, thresholds_of
-from interp.pages.sheet import Section, large, sheet
+from interp.pages.sheet import Section, sheet
 from interp.pages.visible import prose
 from interp.table import HeadScan
 from interp.targets import TARGETS
@@ -120,9 +119,10 @@ class Gallery:
     def _repr_png_(self) -> bytes:
         rows, prompt = self._rows(), self.prompts[0]
         if self.alone:
-            (row,) = rows
-            title = " ".join([row["name"], prose(", ".join(row["labels"])), _fixed(row["score"])])
-            return large(title, (unpacked(prompt.weights[self.alone]) * STEPS).round().byte())
+            # Needs the figures, which a page of all heads does without.
+            from interp.pages.still import head_picture
+
+            return head_picture(self.scan, prompt, self.alone)
         sections = []
         for word in self._groups(rows):
             members = [row for row in rows if row["label"] == word]

@@ -41,7 +41,8 @@ class Prompt:
     Attributes:
         title: What it is called.
         ids: The token ids that were run, without padding.
-        labels: The visible text of each.
+        texts: The text of each, as it is.
+        whole: Tokens of the whole prompt, of which these are the first.
         targets: By kind, for each query the keys where such a head should look.
         sinks: By head, the columns where it rests, found in its own attention.
         weights: By head, the packed weights.
@@ -52,13 +53,19 @@ class Prompt:
 
     title: str
     ids: list[int]
-    labels: list[str]
+    texts: list[str]
+    whole: int
     targets: dict[str, list[list[int]]]
     thresholds: dict[str, Any]
     special: list[int]
     sinks: dict[Head, list[int]] = field(default_factory=dict)
     weights: dict[Head, str] = field(default_factory=dict)
     pictures: dict[Head, UInt8[Tensor, "down across"]] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> list[str]:
+        """The visible text of each token."""
+        return distinct(self.texts, self.ids)
 
     def add(self, layer: int, pattern: Float[Tensor, "head query key"], heads: Collection[Head]):
         """Keep those of the layer's heads that are in `heads`; later tokens are cut off."""
@@ -154,7 +161,6 @@ def begin(
     """A prompt still without weights, cut to what a page shows; without a title, how it begins."""
     thresholds, special = thresholds_of(scan), special_of(scan)
     shown = ids[:LONGEST].cpu()
-    labels = distinct(texts[:LONGEST], shown.tolist())
     targets = {
         kind: [row.nonzero().flatten().tolist() for row in marked(kind, shown, thresholds, special)]
         for kind in TARGETS
@@ -163,4 +169,5 @@ def begin(
         begins = prose("".join(texts[:40]))
         begins = begins if len(begins) < 60 else begins[:58] + "…"
         title = f"{len(ids)} token{'' if len(ids) == 1 else 's'}: {begins}"
-    return Prompt(prose(title), shown.tolist(), labels, targets, thresholds, special)
+    own = list(texts[:LONGEST])
+    return Prompt(prose(title), shown.tolist(), own, len(ids), targets, thresholds, special)

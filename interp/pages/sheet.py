@@ -12,9 +12,6 @@ from torch import Tensor
 SIDE = 56
 """Pixels of one head, at most."""
 
-LARGE = 480
-"""Pixels of one head in full, if it has fewer tokens."""
-
 _COLUMNS, _ACROSS, _DOWN = 12, 80, 82
 _SECTION, _EDGE = 26, 12
 _BLUES = ["#f8fbff", "#bdd8f0", "#6cabdb", "#2873b8", "#082f6b"]  # As in template/gallery.js.
@@ -55,36 +52,11 @@ def sheet(sections: Sequence[Section]) -> bytes:
     return file.getvalue()
 
 
-def large(title: str, picture: UInt8[Tensor, "query key"]) -> bytes:
-    """A PNG with one head in full, queries down and keys across, and the scale of its colours."""
-    drawn = _image(picture, LARGE)
-    left, top, ramp = 40, 48, 180
-    side = drawn.width
-    size = max(left + side + _EDGE, 420), top + side + 44
-    page = Image.new("P", size, 254)
-    page.putpalette(_palette())
-    draw = ImageDraw.Draw(page)
-    draw.fontmode = "1"
-    small, heading = (ImageFont.load_default(points) for points in (10, 13))
-    draw.text((left, 10), title, fill=255, font=heading)
-    draw.text((left, top - 14), f"key 0 to {len(picture) - 1}", fill=255, font=small)
-    draw.text((4, top), "query", fill=255, font=small)
-    page.paste(drawn, (left, top))
-    foot = top + side + 18
-    draw.text((left, foot), "0", fill=255, font=small)
-    for x in range(ramp):
-        draw.line((left + 12 + x, foot, left + 12 + x, foot + 11), fill=252 * x // (ramp - 1))
-    draw.text((left + 18 + ramp, foot), "1  attention weight", fill=255, font=small)
-    file = io.BytesIO()
-    page.save(file, "png")
-    return file.getvalue()
-
-
-def _image(picture: UInt8[Tensor, "down across"], side: int = SIDE) -> Image.Image:
+def _image(picture: UInt8[Tensor, "down across"]) -> Image.Image:
     """One head, drawn large if it is small; the last three colours are not weights."""
     steps = picture.numpy().astype(np.int32) * 252 // 255
     steps[np.triu_indices(len(steps), 1)] = 253
-    scale = max(1, side // len(steps))
+    scale = max(1, SIDE // len(steps))
     return Image.fromarray(np.kron(steps, np.ones((scale, scale))).astype(np.uint8))
 
 

@@ -1,13 +1,10 @@
-"""A scan as a notebook shows it: the report's tables on a small page, the scores as a picture."""
+"""A scan as a notebook shows it: the report's tables, with nothing that runs."""
 
 import html
-import io
 from typing import Any
 
-from interp import plots
 from interp.pages import webpage
 from interp.pages.visible import prose
-from interp.plots.style import styled
 from interp.report import report
 from interp.table import HeadScan
 
@@ -15,8 +12,8 @@ TOP = 3
 """Heads shown of each kind."""
 
 
-def scan_page(scan: HeadScan) -> str:
-    """What `interp.report.report` says of a scan, as one HTML document without any script.
+def scan_view(scan: HeadScan) -> str:
+    """What `interp.report.report` says of a scan, as HTML that is as tall as what is in it.
 
     The line before a table is its caption; the other lines stand below, folded.
     """
@@ -26,27 +23,11 @@ def scan_page(scan: HeadScan) -> str:
             lines.append(part)
         else:
             tables.append(_table(part, caption=lines.pop()))
-    return webpage.still_document(
+    return webpage.fragment(
         "scan.html",
-        f"{scan.made_by.get('model', 'attention patterns')}: heads",
         tables="\n".join(tables),
         lines="\n".join(f"<p>{_escaped(line)}</p>" for line in lines),
     )
-
-
-def scan_frame(scan: HeadScan) -> str:
-    """That page in a frame of its own, as tall as its longer table."""
-    longest = max(part.row_count for part in report(scan, TOP) if not isinstance(part, str))
-    name = "Attention heads by label, with the evidence"
-    return webpage.frame(scan_page(scan), height=150 + 23 * longest, title=name, scripts=False)
-
-
-def scan_picture(scan: HeadScan) -> bytes:
-    """`plots.score_mosaic` as a PNG, for where pages cannot be shown."""
-    file = io.BytesIO()
-    with styled():
-        plots.score_mosaic(scan).savefig(file, format="png", dpi=144)
-    return file.getvalue()
 
 
 def _table(table: Any, caption: str) -> str:

@@ -34,7 +34,16 @@ def distinct(texts: Sequence[str], ids: Sequence[int]) -> list[str]:
         >>> distinct(["a", "b", "a", "b"], [5, 6, 5, 7])
         ['a', 'b#6', 'a', 'b#7']
     """
-    labels = [visible(text) for text in texts]
+    return apart([visible(text) for text in texts], ids)
+
+
+def apart(labels: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """The labels, with the id after each that tokens of several ids have.
+
+    Example:
+        >>> apart(["long…", "long…", "a"], [5, 6, 7])
+        ['long…#5', 'long…#6', 'a']
+    """
     owners: dict[str, set[int]] = {}
     for label, token in zip(labels, ids, strict=True):
         owners.setdefault(label, set()).add(token)

@@ -20,8 +20,6 @@ from typing import Any
 
 import circuitsvis
 
-from interp.pages.visible import prose
-
 _DRIVER = """
 addEventListener("message", (event) => {
   CircuitsVis.render("view", CircuitsVis.AttentionPattern, event.data);
@@ -128,28 +126,13 @@ def document(
     )
 
 
-def still_document(template: str, title: str, **parts: str) -> str:
-    """A template filled in, with a policy that lets no script run and fetches nothing.
-
-    Args:
-        template: Its file.
-        title: Plain text.
-        parts: What else the template asks for, as HTML.
-    """
-    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-    return Template(_asset(template)).substitute(
-        policy=policy, title=html.escape(prose(title)), **parts
-    )
+def fragment(template: str, **parts: str) -> str:
+    """A template without any script filled in with HTML, to stand in a notebook by itself."""
+    return Template(_asset(template)).substitute(**parts)
 
 
-def frame(
-    document: str,
-    *,
-    height: int,
-    title: str = "Gallery of attention heads",
-    scripts: bool = True,
-) -> str:
-    """An HTML document inside a frame of its own, for a notebook.
+def frame(document: str, *, height: int) -> str:
+    """A page inside a frame of its own, for a notebook.
 
     The frame has no origin and no way to the notebook around it: two on one page do not
     disturb each other.
@@ -157,13 +140,11 @@ def frame(
     Args:
         document: The page.
         height: Of the frame, in pixels; a reader can drag it taller.
-        title: For who hears the page.
-        scripts: Whether the page's scripts may run.
     """
     return (
-        f'<iframe sandbox="{"allow-scripts" if scripts else ""}" srcdoc="{html.escape(document)}"'
-        f' loading="lazy" style="width: 100%; height: {height}px; border: 0; resize: vertical"'
-        f' title="{html.escape(title)}"></iframe>'
+        f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(document)}" loading="lazy"'
+        f' style="width: 100%; height: {height}px; border: 0; resize: vertical"'
+        ' title="Gallery of attention heads"></iframe>'
     )
 
 

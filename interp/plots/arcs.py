@@ -15,7 +15,7 @@ from interp.pages.kinds import marked_of_head
 from interp.pages.prompts import special_of, thresholds_of
 from interp.plots.head import SIZE, SLOT
 from interp.plots.page import Page
-from interp.plots.prompts import Shown, kind_of
+from interp.plots.prompts import Shown, how_many, kind_of
 from interp.plots.style import ACCENT, styled
 from interp.plots.texts import inches
 from interp.plots.words import head_name
@@ -42,6 +42,7 @@ def attention_arcs(
     texts: Sequence[Any] | None = None,
     layers: Sequence[int] | None = None,
     row: int | None = None,
+    whole: int | None = None,
     scan: HeadScan | None = None,
 ) -> Figure:
     """The attention of one query of a head: tokens in a row, an arc from the query to each key.
@@ -58,13 +59,14 @@ def attention_arcs(
         texts: The text of each token.
         layers: The layers' own numbers.
         row: Which prompt of a batch.
+        whole: Tokens of the whole prompt.
         scan: Of the same model.
 
     Raises:
         InputError: As `head_page`, and if there is no such query.
     """
     head = Head.parse(head)
-    prompt = Shown.of(patterns, tokens, texts, layers, row)
+    prompt = Shown.of(patterns, tokens, texts, layers, row, whole)
     length = len(prompt.ids)
     query = length - 1 if query is None else query
     if not 0 <= query < length:
@@ -86,8 +88,8 @@ def attention_arcs(
     rest = sum(weights[key] for key in strongest if weights[key] < LEAST)
     page = Page(
         head_name(scan, head),
-        f"Where the query at position {query}, {labels[query]} (dot), looks on a prompt of {length}"
-        f" token{'' if length == 1 else 's'}. The width of a line is its attention weight, from 0"
+        f"Where the query at position {query}, {labels[query]} (dot), looks. Prompt:"
+        f" {how_many(length, prompt.whole)}. The width of a line is its attention weight, from 0"
         " to 1.",
         width=7.2,
         body=2.1 + longest + 0.6,

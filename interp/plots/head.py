@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from torch import Tensor
 
 from interp.heads import Head
 from interp.labels import LABELS
@@ -37,6 +39,7 @@ def head_page(
     texts: Sequence[Any] | None = None,
     layers: Sequence[int] | None = None,
     row: int | None = None,
+    whole: int | None = None,
     scan: HeadScan | None = None,
 ) -> Figure:
     """The attention of one head on one prompt, each cell at its tokens.
@@ -53,6 +56,8 @@ def head_page(
         texts: The text of each token; `<id>` if there is none.
         layers: The layers' own numbers, where `patterns` do not carry them; `0, 1, ...`.
         row: Which prompt of a batch.
+        whole: Tokens of the whole prompt, where `patterns` are of its first ones alone: the
+            figure then says so.
         scan: Of the same model, for its name, the head's label and its score.
 
     Raises:
@@ -61,8 +66,15 @@ def head_page(
             is no causal attention, or the head is not there.
     """
     head = Head.parse(head)
-    prompt = Shown.of(patterns, tokens, texts, layers, row)
-    attention, length = prompt.pattern(head), len(prompt.ids)
+    prompt = Shown.of(patterns, tokens, texts, layers, row, whole)
+    return head_figure(prompt, head, prompt.pattern(head), scan)
+
+
+def head_figure(
+    prompt: Shown, head: Head, attention: Float[Tensor, "pos pos"], scan: HeadScan | None
+) -> Figure:
+    """`head_page` of one pattern that was taken in already."""
+    length = len(prompt.ids)
     kind = None if scan is None else kind_of(scan, head)
     side = min(max(min(0.3 * length, WIDE[0]), SLOT * length), WIDE[1])
     step = int(np.ceil(round(SLOT * length / side, 6)))
@@ -74,8 +86,8 @@ def head_page(
             "The score is the scan's: mean attention mass on the targets, all its prompts."
         )
     if step > 1:
-        notes.append(f"Every {_ordinal(step)} token is named, and all are drawn.")
-    if any(label.endswith("…") for label in labels):
+        notes.append(f"Every {_ordinal(step)} token is named; each has its row and its column.")
+    if any("…" in label for label in labels):
         notes.append("Long tokens end in … where they are cut.")
     page = Page(
         head_name(scan, head),

@@ -35,6 +35,7 @@ def pattern_page(
     heads: Collection[Head] | None = None,
     kinds: Collection[str] = tuple(TARGETS),
     row: int | None = None,
+    whole: int | None = None,
 ) -> Figure:
     """The attention of the strongest heads of each kind, on one prompt.
 
@@ -49,6 +50,7 @@ def pattern_page(
         heads: None but these; all if left out.
         kinds: None but these.
         row: Which prompt of a batch.
+        whole: Tokens of the whole prompt, where `patterns` are of its first ones alone.
 
     Raises:
         InputError: If `top` is not positive, the prompt is all padding, longer than 1,024
@@ -57,7 +59,7 @@ def pattern_page(
     """
     if top < 1:
         raise InputError(f"top must be at least 1, got {top}")
-    prompt = Shown.of(patterns, row=row)
+    prompt = Shown.of(patterns, row=row, whole=whole)
     tokens, thresholds, special = prompt.ids, thresholds_of(scan), special_of(scan)
     names = scan.frame["name"].tolist() if heads is None else [str(head) for head in heads]
     having = {kind: scan.having(LABELS[kind]) for kind in TARGETS if kind in kinds}

@@ -10,13 +10,14 @@ from jaxtyping import Bool, Float, Int
 from matplotlib.collections import LineCollection
 from torch import Tensor
 
+from interp import errors
 from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import ANTI_INDUCTION, LABELS
 from interp.pages.prompts import LONGEST, Source, sources
-from interp.pages.visible import distinct
+from interp.pages.visible import apart
 from interp.plots.style import ACCENT
-from interp.plots.texts import drawable, inches, legible
+from interp.plots.texts import inches, legible
 from interp.table import HeadScan
 from interp.targets import NONE, earlier_copies
 
@@ -29,11 +30,13 @@ class Shown:
         ids: Its token ids.
         texts: Their texts, as they are.
         layers: The number of each layer, and its pattern.
+        whole: Tokens of the whole prompt, of which these may be the first ones alone.
     """
 
     ids: Int[Tensor, " pos"]
     texts: Sequence[str]
     layers: dict[int, Float[Tensor, "head query key"]]
+    whole: int
 
     @classmethod
     def of(
@@ -43,12 +46,14 @@ class Shown:
         texts: Sequence[Any] | None = None,
         layers: Sequence[int] | None = None,
         row: int | None = None,
+        whole: int | None = None,
     ) -> "Shown":
         """The prompt in `row` of patterns of any source, as `interp.gallery` takes them.
 
         Raises:
             InputError: If there are several prompts and no `row`, or no such row; the prompt is
-                too long to draw; or patterns, tokens and texts do not fit each other.
+                too long to draw, or longer than the whole; or patterns, tokens and texts do not
+                fit each other.
         """
         rows: list[Source] = list(sources(patterns, tokens, texts, layers))
         if row is None and len(rows) > 1:
@@ -61,7 +66,9 @@ class Shown:
                 f"patterns must be of at most {LONGEST:,} tokens to be drawn, got"
                 f" {len(chosen.ids):,}: run the first {LONGEST:,} alone, which changes no weight"
             )
-        return cls(chosen.ids, chosen.texts, dict(chosen.layers))
+        there = len(chosen.ids)
+        whole = errors.whole("whole", there if whole is None else whole, least=there)
+        return cls(chosen.ids, chosen.texts, dict(chosen.layers), whole)
 
     def pattern(self, head: Head) -> Float[Tensor, "pos pos"]:
         """The attention of `head`, from query (down) to key (across).
@@ -77,9 +84,12 @@ class Shown:
         return self.layers[head.layer][head.head].detach().cpu().float()
 
     def labels(self, *, width: float, size: float) -> list[str]:
-        """Each token as a label; what is wider than `width` inches ends in … there."""
-        words = [drawable(label) for label in distinct(self.texts, self.ids.tolist())]
-        return [cut(word, width=width, size=size) for word in words]
+        """Each token as a label; what is wider than `width` inches ends in … there.
+
+        Tokens that differ and then look alike have their ids, too.
+        """
+        words = [cut(legible(text), width=width, size=size) for text in self.texts]
+        return apart(words, self.ids.tolist())
 
 
 def cut(label: str, *, width: float, size: float) -> str:
@@ -110,7 +120,7 @@ def kind_of(scan: HeadScan, head: Head) -> str | None:
 def in_words(shown: Shown, made_by: dict[str, Any]) -> str:
     """The prompt in words: how long, BOS or not, where it repeats, how it begins."""
     tokens, texts = shown.ids, shown.texts
-    words, bos = [f"{len(tokens)} token{'' if len(tokens) == 1 else 's'}"], made_by.get("bos")
+    words, bos = [how_many(len(tokens), shown.whole)], made_by.get("bos")
     opening = int((tokens == bos).int().cumprod(0).sum()) if bos is not None else 0
     if "bos" in made_by:
         words.append(["without BOS", "opened by BOS", "BOS doubled"][min(opening, 2)])
@@ -128,3 +138,14 @@ def in_words(shown: Shown, made_by: dict[str, Any]) -> str:
     # The dot stays on the line of the token before it.
     begins = "\u00a0· ".join(label if len(label) < 25 else label[:23] + "…" for label in labels)
     return f"Prompt: {', '.join(words)}. It begins: {begins}{' …' if len(texts) > 10 else ''}"
+
+
+def how_many(shown: int, whole: int) -> str:
+    """How many tokens there are, and whether they are all.
+
+    Example:
+        >>> how_many(1, 1), how_many(1024, 3000)
+        ('1 token', 'the first 1,024 of 3,000 tokens')
+    """
+    words = f"{whole:,} token{'' if whole == 1 else 's'}"
+    return words if shown == whole else f"the first {shown:,} of {words}"

@@ -40,7 +40,11 @@ def zoo_heads(scan: HeadScan) -> dict[str, Head]:
 
 
 def head_zoo(
-    scan: HeadScan, patterns: "AttentionPatterns | list[Any]", *, row: int | None = None
+    scan: HeadScan,
+    patterns: "AttentionPatterns | list[Any]",
+    *,
+    row: int | None = None,
+    whole: int | None = None,
 ) -> Figure:
     """For each kind its ideal pattern, from the targets, and that of the strongest real head.
 
@@ -52,11 +56,16 @@ def head_zoo(
         patterns: Of the same model on a prompt in which tokens come again, with those heads'
             layers.
         row: Which prompt of a batch.
+        whole: Tokens of the whole prompt, where `patterns` are of its first ones alone.
 
     Raises:
         InputError: As `pattern_page`.
     """
-    prompt, thresholds, special = Shown.of(patterns, row=row), thresholds_of(scan), special_of(scan)
+    prompt, thresholds, special = (
+        Shown.of(patterns, row=row, whole=whole),
+        thresholds_of(scan),
+        special_of(scan),
+    )
     length, heads = len(prompt.ids), zoo_heads(scan)
     size, slot, step = 1.02, 2.3, 1.7
     page = Page(

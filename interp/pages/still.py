@@ -1,0 +1,23 @@
+"""Figures as pictures (PNG) in a notebook or a page, for where pages cannot be shown."""
+
+import torch
+
+from interp.heads import Head
+from interp.pages.packing import unpacked
+from interp.pages.prompts import Prompt
+from interp.plots.head import head_figure
+from interp.plots.mosaic import score_mosaic
+from interp.plots.prompts import Shown
+from interp.plots.style import as_png
+from interp.table import HeadScan
+
+
+def scan_picture(scan: HeadScan) -> bytes:
+    """`plots.score_mosaic` as a PNG."""
+    return as_png(score_mosaic(scan))
+
+
+def head_picture(scan: HeadScan, prompt: Prompt, head: Head) -> bytes:
+    """`plots.head_page` of the weights that a page keeps, as a PNG."""
+    shown = Shown(torch.tensor(prompt.ids), prompt.texts, {}, prompt.whole)
+    return as_png(head_figure(shown, head, unpacked(prompt.weights[head]), scan))
