@@ -1,5 +1,6 @@
 import base64
 import html
+import inspect
 import io
 import json
 import os
@@ -396,7 +397,22 @@ REFUSED = {
     "no heads": ({"tokens": torch.arange(7), "heads": []}, "heads must name at least one head"),
     "more heads than the scan": (
         {"patterns": SQUARE.repeat(2, 1, 1), "tokens": torch.arange(7)},
-        "scan must hold every head of the patterns, got none for L0H1",
+        "patterns must have the heads of the scan, 1 in layer 0, got 2",
+    ),
+    "more layers than the scan": (
+        {"patterns": SQUARE.repeat(2, 1, 1, 1, 1), "tokens": torch.arange(7)},
+        "patterns must have the scan's 1 layers, got 2",
+    ),
+    "a layer that the scan lacks": (
+        {"tokens": torch.arange(7), "layers": [3]},
+        "patterns must have the heads of the scan, 0 in layer 3, got 1",
+    ),
+    "no patterns": ({"patterns": []}, "patterns must hold at least one prompt, got none"),
+    "no labels": ({"scan": []}, "scan must hold at least one head, got none"),
+    "patterns before the scan": (
+        {"scan": SQUARE, "patterns": VERDICTS, "tokens": torch.arange(7)},
+        "scan must be what scan_heads or classify_heads returned, and patterns come after it,"
+        " got Tensor",
     ),
     "too many titles": (
         {"tokens": torch.arange(7), "titles": ["a", "b"]},
@@ -406,7 +422,8 @@ REFUSED = {
         {"tokens": torch.arange(7), "layers": [1, 2]},
         "layers must name all 1 layers, got 2 numbers",
     ),
-    "no room": ({"tokens": torch.arange(7), "limit": 0.0}, "limit must be above 0"),
+    "no room": ({"limit": 0.0}, r"limit must be a number above 0 .*, got 0.0"),
+    "room without end": ({"limit": torch.inf}, r"limit must be a number above 0 .*, got inf"),
 }
 
 
@@ -414,11 +431,8 @@ REFUSED = {
 def test_what_cannot_be_shown_is_refused(case):
     given, message = REFUSED[case]
     with pytest.raises(InputError, match=message):
-        gallery(
-            VERDICTS,
-            given.get("patterns", SQUARE),
-            **{k: v for k, v in given.items() if k != "patterns"},
-        )
+        # As users have it: the tests alone check types at run time, too.
+        inspect.unwrap(gallery)(**{"scan": VERDICTS, "patterns": SQUARE, **given})
 
 
 def test_only_html_files_are_written(tmp_path):

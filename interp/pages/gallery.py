@@ -1,10 +1,11 @@
 """Every head of a model in one page: `gallery`, and what is left out where it would not fit."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from interp.errors import InputError
+from interp.errors import InputError, is_number
 from interp.heads import Head
 from interp.labels import HeadLabel
 from interp.pages.page import Gallery
@@ -51,17 +52,14 @@ def gallery(
             that is shown.
 
     Raises:
-        InputError: If shapes or lengths disagree, a pattern is no causal attention, a head is in
-            `patterns` or `heads` and not in `scan`, or not even one head of each label has room.
+        InputError: If shapes or lengths disagree, a pattern is no causal attention, `patterns`
+            have other layers or heads than `scan`, a head of `heads` is not there, or not even
+            one head of each label has room.
     """
-    table = scan if isinstance(scan, HeadScan) else HeadScan.of(scan)
+    table, room = _table(scan), room_of(limit)
     rows = list(sources(patterns, tokens, texts, layers))
-    held = {
-        Head(layer, head)
-        for row in rows
-        for layer, pattern in row.layers
-        for head in range(len(pattern))
-    }
+    held = {layer: len(pattern) for row in rows for layer, pattern in row.layers}
+    _refuse_another_model(table, held, some=all(row.named for row in rows))
     wanted = _wanted(table, heads, held)
     prompts = []
     for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
@@ -72,7 +70,7 @@ def gallery(
             raise InputError(f"patterns must hold {min(absent)} for every prompt, got one without")
         prompts.append(prompt)
     notes = _cut_notes(len(row.ids) for row in rows)
-    return _fitted(table, wanted, prompts, notes, title, limit)
+    return _fitted(table, wanted, prompts, notes, title, room)
 
 
 def gallery_of_model(
@@ -103,8 +101,10 @@ def gallery_of_model(
     """
     from interp import hooks
 
-    there = {Head(i, j) for i in hooks.attention_layers(model, None) for j in range(model.n_heads)}
-    wanted = _wanted(scan, heads, there)
+    room = room_of(limit)
+    held = dict.fromkeys(hooks.attention_layers(model, None), model.n_heads)
+    _refuse_another_model(scan, held, some=False)
+    wanted = _wanted(scan, heads, held)
     rows = [model.to_tokens(one)[0] for one in inputs]
     prompts = []
     for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
@@ -120,7 +120,7 @@ def gallery_of_model(
         prompts.append(prompt)
         if progress:
             progress(len(prompts), len(rows))
-    return _fitted(scan, wanted, prompts, _cut_notes(map(len, rows)), title, limit)
+    return _fitted(scan, wanted, prompts, _cut_notes(map(len, rows)), title, room)
 
 
 def estimate(heads: int, lengths: Sequence[int]) -> float:
@@ -135,14 +135,51 @@ def estimate(heads: int, lengths: Sequence[int]) -> float:
     return 0.6 + heads * (weights + 1500) / 1e6
 
 
-def _wanted(scan: HeadScan, heads: Sequence[Any] | None, there: set[Head]) -> set[Head]:
-    known = {Head.parse(name) for name in scan.frame["name"].tolist()}
-    if heads is None:
-        if unknown := there - known:
+def room_of(limit: float) -> int:
+    """The bytes that a page may take, from `limit` in millions.
+
+    Raises:
+        InputError: If it is no number above 0.
+    """
+    if not is_number(limit) or limit <= 0:
+        raise InputError(f"limit must be a number above 0 (millions of bytes), got {limit}")
+    return round(limit * 1e6)
+
+
+def _table(scan: Any) -> HeadScan:
+    if isinstance(scan, HeadScan):
+        return scan
+    if not isinstance(scan, list | tuple) or not all(isinstance(one, HeadLabel) for one in scan):
+        raise InputError(
+            "scan must be what scan_heads or classify_heads returned, and patterns come after it,"
+            f" got {type(scan).__name__}"
+        )
+    if not scan:
+        raise InputError("scan must hold at least one head, got none")
+    return HeadScan.of(scan)
+
+
+def _refuse_another_model(scan: HeadScan, held: Mapping[int, int], *, some: bool) -> None:
+    """Refuse heads by layer that the scan cannot be of; `some` may be part of its layers alone."""
+    heads = Counter(scan.frame["layer"].tolist())
+    if not some and len(held) != len(heads):
+        raise InputError(
+            f"patterns must have the scan's {len(heads)} layers, got {len(held)}: name them with"
+            " layers if they are some of these"
+        )
+    for layer, count in held.items():
+        if count != heads[layer]:
             raise InputError(
-                f"scan must hold every head of the patterns, got none for {min(unknown)}"
+                f"patterns must have the heads of the scan, {heads[layer]} in layer {layer}, got"
+                f" {count}: is one of another model?"
             )
+
+
+def _wanted(scan: HeadScan, heads: Sequence[Any] | None, held: Mapping[int, int]) -> set[Head]:
+    there = {Head(layer, head) for layer, count in held.items() for head in range(count)}
+    if heads is None:
         return there
+    known = {Head.parse(name) for name in scan.frame["name"].tolist()}
     asked = {Head.parse(head) for head in heads}
     if not asked:
         raise InputError("heads must name at least one head, got none")
@@ -166,18 +203,16 @@ def _fitted(
     prompts: list[Prompt],
     notes: list[str],
     title: str | None,
-    limit: float,
+    room: int,
 ) -> Gallery:
-    """The gallery, with as many heads as the limit leaves room for."""
-    if not limit > 0:
-        raise InputError(f"limit must be above 0 (millions of bytes), got {limit}")
+    """The gallery, with as many heads as there is room for."""
     model = str(scan.made_by.get("model", "attention patterns"))
     name = prose(f"{model}: attention heads" if title is None else title)
     if missing := len(scan.frame) - len(heads):
         notes = [*notes, f"{missing} of the scan's {len(scan.frame)} heads are not on this page."]
     whole = Gallery(name, scan, sorted(heads), prompts, notes)
     sizes = {head: sum(len(p.weights[head]) for p in prompts) for head in heads}
-    size, room = len(whole.to_html().encode()), round(limit * 1e6)
+    size = len(whole.to_html().encode())
     if size <= room:
         return whole
     first = dict(zip(scan.frame["name"].tolist(), scan.frame["label"].tolist(), strict=True))
@@ -191,12 +226,12 @@ def _fitted(
         if fixed + sum(sizes[head] for head in kept) <= room:
             note = (
                 f"All {len(heads)} heads would take {size / 1e6:.1f} million bytes, more than the"
-                f" limit of {limit:g}: this page shows the strongest {most} of each label,"
+                f" limit of {room / 1e6:g}: this page shows the strongest {most} of each label,"
                 f" {len(kept)} in all."
             )
             return replace(whole, heads=sorted(kept), notes=[note, *notes])
     raise InputError(
-        f"limit must leave room for one head of each label, got {limit:g} million bytes for a"
+        f"limit must leave room for one head of each label, got {room / 1e6:g} million bytes for a"
         f" page of {size / 1e6:.1f}: name fewer heads, or shorten the prompt"
     )
 

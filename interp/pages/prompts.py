@@ -86,11 +86,19 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Source:
-    """One prompt's patterns, before they are packed."""
+    """One prompt's patterns, before they are packed.
+
+    Attributes:
+        ids: Its token ids, without padding.
+        texts: Their texts.
+        layers: The number of each layer, and its pattern.
+        named: Whether those numbers were given; else layers count from 0.
+    """
 
     ids: Int[Tensor, " pos"]
     texts: Sequence[str]
     layers: list[tuple[int, Float[Tensor, "head query key"]]]
+    named: bool
 
 
 def sources(
@@ -105,8 +113,10 @@ def sources(
         InputError: If tokens are missing, shapes or lengths disagree, or a pattern is no
             attention.
     """
+    if isinstance(patterns, list | tuple) and not patterns:
+        raise InputError("patterns must hold at least one prompt, got none")
     several = isinstance(patterns, list | tuple) and all(hasattr(p, "tokens") for p in patterns)
-    for one in patterns if several and patterns else [patterns]:
+    for one in patterns if several else [patterns]:
         yield from _rows_of(one, tokens, texts, layers)
 
 
@@ -142,6 +152,7 @@ def _rows_of(
             own[real],
             words,
             [(n, layer[row][:, real, real]) for n, layer in zip(numbers, stack, strict=True)],
+            named=layers is not None,
         )
 
 
