@@ -2,24 +2,35 @@
 
 import errno
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
+from secrets import token_hex
 
 from interp.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is held there, and nothing of a killed run cleared.
+    fcntl = None
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+_SCRATCH = ".interp-partial-"
 
 
 @contextmanager
 def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """A scratch folder whose contents move into `folder` once the block has ended well.
 
-    Each file moves in one step and replaces its namesake; a folder that is already there
-    stays. If the block raises or is
-    interrupted, `folder` is as it was before.
+    Where `folder` is new, the scratch folder becomes it, in one step. Where it is there
+    already it stays, and each file moves in one step and replaces its namesake: a process
+    that is killed between two of these leaves whole files, some new and some old. Two
+    processes may write into one folder: the files of one move before any of the other's.
+    If the block raises or is interrupted, `folder` is as it was before; what a killed
+    process has left is cleared by the next that works in the same place.
 
     Raises:
         InputError: If `folder` cannot be made or written to.
@@ -30,9 +41,9 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
     except (OSError, ValueError) as error:
         raise InputError(f"folder must be writable, got {str(folder)[:80]!r}: {error}") from None
     try:
-        with _scratch(folder) as name:
-            yield Path(name)
-            _move(sorted(Path(name).iterdir()), folder)
+        with _scratch(folder, new=bool(made)) as scratch:
+            yield scratch
+            _move(scratch, folder, new=bool(made))
     except BaseException as error:
         for parent in made:
             with suppress(OSError):
@@ -42,21 +53,81 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-def _scratch(folder: Path) -> tempfile.TemporaryDirectory[str]:
+@contextmanager
+def held(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
+    """Hold `folder` against other processes while the block runs; one that is killed lets go.
+
+    Gives True if it is held; False if somebody else holds it, unless told to `wait`; None
+    where the system cannot say.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(dir=folder, prefix=".partial-")
-    except OSError as error:
-        raise InputError(f"folder must be writable, got {folder}: {error.strerror}") from None
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # It is gone, or this is Windows, where no folder can be opened.
+        yield None
+        return
+    try:
+        yield _lock(descriptor, wait)
+    finally:
+        os.close(descriptor)
 
 
-def _move(entries: list[Path], folder: Path) -> None:
+def _lock(descriptor: int, wait: bool) -> bool | None:
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # Some network drives know no locks.
+        return None
+    return True
+
+
+@contextmanager
+def _scratch(folder: Path, new: bool) -> Iterator[Path]:
+    """An empty folder, beside `folder` if that is new, else in it.
+
+    The folder around it is held as long as this process lives, which tells others so.
+    """
+    home = folder.parent if new else folder
+    around = home / f"{_SCRATCH}{token_hex(8)}"
+    with ExitStack() as alive:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if new:
+                folder.rmdir()
+            with held(home, wait=True):  # Nobody clears what is made but not held yet.
+                _clear(home)
+                around.mkdir()
+                alive.callback(shutil.rmtree, around, ignore_errors=True)
+                alive.enter_context(held(around))
+            (around / "files").mkdir()
+        except OSError as error:
+            raise InputError(f"folder must be writable, got {folder}: {error.strerror}") from None
+        yield around / "files"
+
+
+def _clear(home: Path) -> None:
+    """Remove the scratch folders of processes that are gone."""
+    for left in home.glob(f"{_SCRATCH}*"):
+        with held(left) as alone:
+            if alone:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _move(scratch: Path, folder: Path, new: bool) -> None:
+    if new:
+        with suppress(OSError):  # Another process has made the folder meanwhile.
+            scratch.rename(folder)
+            return
+    entries = sorted(scratch.iterdir())
     for entry in entries:
         if entry.is_file() and (folder / entry.name).is_dir():
             raise InputError(f"{folder / entry.name} must be a file, got a folder of that name")
-    for entry in entries:
-        if not (folder / entry.name).is_dir():
-            entry.replace(folder / entry.name)
+    with held(folder, wait=True):
+        for entry in entries:
+            if not (folder / entry.name).is_dir():
+                entry.replace(folder / entry.name)
 
 
 def versions() -> dict[str, str]:

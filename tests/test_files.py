@@ -1,10 +1,13 @@
 import re
+import subprocess
+import sys
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from interp.errors import InputError
-from interp.files import staged
+from interp.files import held, staged
 
 
 class Stopped(Exception):
@@ -135,3 +138,95 @@ def test_a_refused_folder_leaves_no_other_folder_behind(tmp_path):
     ):
         pytest.fail("the block must not start")
     assert listing(tmp_path) == []
+
+
+def kill_while_writing(folder: Path) -> None:
+    """A process of its own that is killed with its files half written."""
+    code = """
+import sys, time
+from interp.files import staged
+with staged(sys.argv[1]) as scratch:
+    (scratch / "a.txt").write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"writing\n"
+        process.kill()
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["new folder", "folder that is there"])
+def test_a_killed_process_leaves_no_file_and_the_next_clears_what_it_left(tmp_path, new):
+    out = tmp_path / "out"
+    if not new:
+        out.mkdir()
+        write(out, a="old")
+    kill_while_writing(out)
+    assert not new or not out.exists()
+    assert new or (out / "a.txt").read_text() == "old"
+    assert len(list(tmp_path.rglob(".interp-partial-*"))) == 1
+    with staged(out) as scratch:
+        write(scratch, a="whole")
+    assert contents(tmp_path) == {"out/a.txt": "whole"}
+    assert listing(tmp_path) == ["out"]
+    assert listing(out) == ["a.txt"]
+
+
+def test_what_somebody_is_still_writing_is_not_cleared(tmp_path):
+    with staged(tmp_path) as first:
+        write(first, a="first")
+        with staged(tmp_path) as second:
+            write(second, b="second")
+        assert contents(first) == {"a.txt": "first"}
+    assert contents(tmp_path) == {"a.txt": "first", "b.txt": "second"}
+
+
+def test_a_folder_of_another_name_is_not_cleared(tmp_path):
+    write_to = tmp_path / ".partial-theirs"
+    write_to.mkdir()
+    write(write_to, a="theirs")
+    with staged(tmp_path):
+        pass
+    assert contents(tmp_path) == {".partial-theirs/a.txt": "theirs"}
+
+
+def test_a_new_folder_comes_in_one_step_with_all_its_files(tmp_path):
+    with staged(tmp_path / "out") as scratch:
+        write(scratch, a="1", b="2")
+        number = scratch.stat().st_ino
+    assert (tmp_path / "out").stat().st_ino == number
+
+
+def test_a_folder_that_somebody_else_makes_meanwhile_gets_the_files_of_both(tmp_path):
+    with staged(tmp_path / "out") as scratch:
+        write(scratch, a="1")
+        with staged(tmp_path / "out") as other:
+            write(other, b="2")
+    assert contents(tmp_path) == {"out/a.txt": "1", "out/b.txt": "2"}
+    assert listing(tmp_path) == ["out"]
+
+
+def test_the_files_of_one_process_move_before_any_of_anothers(tmp_path):
+    written, held_now = Event(), Event()
+
+    def other() -> None:
+        with staged(tmp_path) as scratch:
+            write(scratch, a="other", b="other")
+            written.set()
+            held_now.wait()
+
+    thread = Thread(target=other)
+    thread.start()
+    written.wait()
+    with held(tmp_path) as alone:
+        assert alone
+        with held(tmp_path) as again:
+            assert again is False
+        held_now.set()
+        thread.join(0.2)
+        write(tmp_path, a="mine")
+        assert not (tmp_path / "b.txt").exists()
+    thread.join()
+    assert contents(tmp_path) == {"a.txt": "other", "b.txt": "other"}
