@@ -107,7 +107,7 @@ def scan_heads(
         raise InputError(f"bos must be 0, 1 or 2, got {bos}")
     model = load_model(model)
     thresholds = thresholds or Thresholds()
-    how = _method_for(model, method)
+    how = method_for(model, method)
     length = min(LENGTH, model.n_ctx) if length is None else length
     made = _probes(model, rows, seed, length, bos)
     on_text = next(iter(made[-1].parts))  # Text if there is any, else the random tokens.
@@ -118,7 +118,7 @@ def scan_heads(
         absent.setdefault(f"text_{VALUE_WEIGHTED}", "natural text was not run")
     defined = _as_defined(model, made[0], definitions)
     batches = made + null + far
-    scores = _measure(model, batches, thresholds, how, on_text, readout, progress)
+    scores = measure(model, batches, thresholds, how, on_text, readout, progress)
     parts = list(scores)
     source = {kind: "repeated" for kind in TARGETS}
     source |= {"sink": "random"} | {name: on_text for name in STATISTICS}
@@ -176,7 +176,12 @@ def scan_heads(
     return HeadScan.of(verdicts, others, made_by)
 
 
-def _method_for(model: "Model", method: str) -> Method:
+def method_for(model: "Model", method: str) -> Method:
+    """The way in which `model` is read: what was asked for, where that is possible.
+
+    Raises:
+        InputError: If there is no such way.
+    """
     from interp.stream import FUSED_ON, streams
 
     if method not in get_args(Method):
@@ -259,7 +264,7 @@ def _far_probes(
     return made
 
 
-def _measure(
+def measure(
     model: "Model",
     made: list[probes.Probe],
     thresholds: Thresholds,
@@ -268,7 +273,17 @@ def _measure(
     readout: "Readout | None",
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, dict[int, list[LayerScores]]]:
-    """Run the probes and score each layer as it attends: `[part][layer]`, by batch."""
+    """Run the probes and score each layer as it attends: `[part][layer]`, by batch.
+
+    Args:
+        model: To be run.
+        made: What is run; each part is asked for its own kinds (`kinds_of`).
+        thresholds: For the questions.
+        method: From `method_for`.
+        on_text: The part that is asked for entropy and distance too.
+        readout: For effects on the logits; without one they are left out.
+        progress: Called with (layers done, layers in all).
+    """
     from interp.direct import StripeEffects, value_norms
     from interp.hooks import run
     from interp.stream import stream
