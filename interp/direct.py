@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.folded import values
+from interp.folded import at_hand, values
 from interp.hooks import run_with
 from interp.mass import FromQK, Tally
 from interp.models import Model
@@ -37,7 +37,8 @@ class Readout:
     """Final norm and unembedding as a linear map, for a norm whose scale is held fixed.
 
     Raises:
-        InputError: If the model has no such readout, or a norm stands between heads and it.
+        InputError: If the model has no such readout, a norm stands between heads and it, or its
+            weights are packed or not in memory.
     """
 
     def __init__(self, model: Model) -> None:
@@ -51,8 +52,8 @@ class Readout:
         if path is None or dict(model.plain.named_modules()).get(path) is None:
             raise InputError("there is no final norm")
         self.model = model
-        weight = model.plain.get_output_embeddings().weight.detach()
-        if not weight.is_floating_point() or weight.shape[1] != int(bridge.cfg.d_model):
+        weight = at_hand("the unembedding", model.plain.get_output_embeddings().weight)
+        if weight.shape[1] != int(bridge.cfg.d_model):
             raise InputError("the unembedding does not read the residual stream")
         self.norm = Norm(model.plain.get_submodule(path), weight[0])
         W_U = weight.float()

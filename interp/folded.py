@@ -74,7 +74,8 @@ def head_weights(
             output of the norm, not the stream.
 
     Returns:
-        By layer, in the order asked for, in float32.
+        By layer, in the order asked for, in float32. Where the angles of rotary positions depend
+        on how long a prompt is (longrope, dynamic), they are those of a short one.
 
     Raises:
         InputError: If the scores of a layer are no product of queries and keys that are linear
@@ -166,7 +167,7 @@ def embedding(
     """
     model = load_model(model)
     inner = model.inner if model.plain is None else model.plain
-    table = inner.get_input_embeddings().weight.detach()
+    table = at_hand("the embedding", inner.get_input_embeddings().weight)
     for i in ids.tolist():
         whole("ids", i, least=0, most=len(table) - 1)
     # Some models multiply what is in the table (Gemma, Granite): by what, two tokens tell.
@@ -214,14 +215,22 @@ def _attention(model: Model, layer: int) -> Any:
     """A layer's attention, whose weights are at hand."""
     attention = model.bridge.blocks[layer].attn
     for name, weight in attention.original_component.named_parameters():
-        if weight.is_meta:
-            raise InputError(f"weights must be in memory, got {name} of layer {layer} elsewhere")
-        if not weight.is_floating_point():
-            raise InputError(
-                f"weights must be numbers by themselves, got {name} of layer {layer} packed"
-                f" as {str(weight.dtype).removeprefix('torch.')}"
-            )
+        at_hand(f"{name.replace('_original_component.', '')} of layer {layer}", weight)
     return attention
+
+
+def at_hand(name: str, weight: Tensor) -> Tensor:
+    """A weight without its gradient, if its numbers can be read as they are.
+
+    Raises:
+        InputError: If it is not in memory (the device `meta`, as of offloaded layers), or packed.
+    """
+    if weight.is_meta:
+        raise InputError(f"weights must be in memory, got {name} elsewhere")
+    if not weight.is_floating_point():
+        kind = str(weight.dtype).removeprefix("torch.")
+        raise InputError(f"weights must be numbers by themselves, got {name} packed as {kind}")
+    return weight.detach()
 
 
 def _weight(attention: Any, name: str, layer: int) -> Tensor:
@@ -379,7 +388,7 @@ def _rotaries(model: Model) -> list[Rotary | None]:
     for path, table in inner.named_buffers():
         owner, name = inner.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
         if name.endswith("inv_freq") and "original" not in name:
-            angles = table.detach()
+            angles = table.detach().clone()  # The model may write others into its table.
             gain = float(getattr(owner, name.replace("inv_freq", "attention_scaling"), 1.0))
         elif name == "embed_positions" and table.dim() == 2 and len(table) > 1:
             sin, cos = table[1].detach().float().chunk(2)

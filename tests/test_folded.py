@@ -17,6 +17,16 @@ from interp.folded import composition_scores, embedding, head_weights, norm_befo
 from interp.hooks import run_with
 from interp.weights import ov_copy, qk_match
 
+ROPES = {
+    "linear": {},
+    "dynamic": {},
+    "yarn": {"original_max_position_embeddings": 16},
+    "llama3": {
+        "original_max_position_embeddings": 16,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
+}
 MORE = {
     "gptj": lambda: transformers.GPTJConfig(
         vocab_size=200, n_positions=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=4
@@ -26,13 +36,24 @@ MORE = {
     "falcon": lambda: transformers.FalconConfig(
         vocab_size=200, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=False
     ),
-    "cohere": lambda: transformers.CohereConfig(**SIZES, **GROUPED),
-    "far": lambda: transformers.LlamaConfig(
-        **SIZES,
-        **GROUPED,
-        rope_theta=5e6,
-        rope_scaling={"rope_type": "linear", "factor": 4.0},
+    "falcon, many keys": lambda: transformers.FalconConfig(
+        vocab_size=200, **SMALL, alibi=False, multi_query=False
     ),
+    "phi3": lambda: transformers.Phi3Config(**SIZES, **GROUPED),
+    "capped": lambda: transformers.Gemma2Config(
+        **SIZES, **GROUPED, query_pre_attn_scalar=100, attn_logit_softcapping=5.0
+    ),
+    "cohere": lambda: transformers.CohereConfig(**SIZES, **GROUPED),
+    "theta": lambda: transformers.LlamaConfig(**SIZES, **GROUPED, rope_theta=5e6),
+    **{
+        name: lambda name=name: transformers.LlamaConfig(
+            **SIZES,
+            **GROUPED,
+            rope_theta=5e6,
+            rope_scaling={"rope_type": name, "factor": 4.0, **ROPES[name]},
+        )
+        for name in ROPES
+    },
 }
 FAMILIES = ("gpt2", "neox", "llama", "mistral", "phi", "gemma2", "gptoss", "opt", "neo", *MORE)
 
@@ -66,15 +87,15 @@ def scores_seen(model: interp.Model, ids: torch.Tensor) -> list[torch.Tensor]:
 def test_patterns_come_out_of_the_weights(family):
     """On tokens and positions that the weights were not tried on."""
     model = interp.load_model(with_norms(family))
-    ids = tokens.repeated(model.vocabulary, rows=2, length=40, bos=1, seed=0).tokens
+    ids = tokens.repeated(model.vocabulary, rows=2, length=64, bos=1, seed=0).tokens
     names = [f"blocks.{i}.hook_resid_pre" for i in range(model.n_layers)]
     entering = run_with(model, ids, names).values()
     weights = head_weights(model)
     seen = scores_seen(model, ids)
     for layer, (x, pattern) in enumerate(zip(entering, seen, strict=True)):
         scores = weights[layer].scores(x, norm_before(model, layer).scale_of(x))
-        window = model.windows[layer] or 40
-        hidden = ~torch.ones(40, 40, dtype=torch.bool).tril().triu(1 - window)
+        window = model.windows[layer] or 64
+        hidden = ~torch.ones(64, 64, dtype=torch.bool).tril().triu(1 - window)
         ours = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         # A learned sink takes its share of each row (gpt-oss).
         assert torch.allclose(ours * pattern.sum(-1, keepdim=True), pattern, atol=1e-4)
@@ -179,6 +200,55 @@ def test_latent_attention_is_refused():
         head_weights(source)
 
 
+def test_weights_stay_when_the_model_turns_a_longer_prompt_otherwise():
+    longer = {"short_factor": [1.0] * 4, "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    config = transformers.Phi3Config(
+        **SIZES,
+        **GROUPED,
+        original_max_position_embeddings=32,
+        rope_scaling={"rope_type": "longrope", "original_max_position_embeddings": 32, **longer},
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    model = interp.load_model(scaled(transformers.AutoModelForCausalLM.from_config(config)))
+    rotary = head_weights(model, [0])[0].rotary
+    assert rotary is not None
+    short = rotary.angles.clone()
+    run_with(model, model.vocabulary[:64][None], ["blocks.0.hook_resid_pre"])
+    table = model.plain.model.rotary_emb.inv_freq
+    assert not torch.equal(table, short)
+    assert torch.equal(rotary.angles, short)
+
+
+class Packed(torch.nn.Module):
+    """A projection whose weight is a flat row of bytes until it is asked for."""
+
+    def __init__(self, inner: torch.nn.Linear) -> None:
+        super().__init__()
+        self.scale, self.shape = inner.weight.detach().abs().max() / 127, inner.weight.shape
+        levels = (inner.weight.detach() / self.scale).round() + 128
+        flat = levels.to(torch.uint8).flatten()[:, None]
+        self.weight = torch.nn.Parameter(flat, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ ((self.weight.float() - 128) * self.scale).view(self.shape).mT
+
+
+def test_patterns_of_packed_weights_come_from_the_model_and_weights_are_refused():
+    source, same = tiny("llama"), tiny("llama")
+    attention, other = source.model.layers[1].self_attn, same.model.layers[1].self_attn
+    attention.k_proj = packed = Packed(attention.k_proj)
+    with torch.no_grad():
+        other.k_proj.weight.copy_(packed(torch.eye(32)).T)
+    ids = torch.arange(3, 30)[None]
+    shown, expected = (interp.attention_patterns(m, ids) for m in (source, same))
+    assert torch.allclose(shown, expected, atol=1e-6)
+    for function in (head_weights, composition_scores):
+        with pytest.raises(InputError, match=r"got k_proj\.weight of layer 1 packed as uint8"):
+            function(source)
+
+
 def test_packed_weights_are_refused():
     model = interp.load_model(tiny("llama"))
     attention = model.bridge.blocks[1].attn.original_component
@@ -192,8 +262,15 @@ def test_weights_that_are_elsewhere_are_refused():
     model = interp.load_model(tiny("llama"))
     attention = model.bridge.blocks[0].attn.original_component
     attention.v_proj.weight = torch.nn.Parameter(attention.v_proj.weight.to("meta"))
-    with pytest.raises(InputError, match=r"must be in memory, got v_proj.*weight of layer 0"):
+    with pytest.raises(InputError, match=r"must be in memory, got v_proj\.weight of layer 0"):
         head_weights(model)
+    inner = model.plain
+    for part in (inner.get_input_embeddings(), inner.get_output_embeddings()):
+        part.weight = torch.nn.Parameter(part.weight.to("meta"))
+    with pytest.raises(InputError, match="must be in memory, got the embedding elsewhere"):
+        embedding(model, model.vocabulary[:3])
+    with pytest.raises(InputError, match="must be in memory, got the unembedding elsewhere"):
+        Readout(model)
 
 
 def test_weights_that_do_not_give_the_scores_are_refused():
