@@ -2,12 +2,14 @@ import math
 
 import pytest
 import torch
+from einops import einsum
 from tiny_models import CONFIGS, tiny
 
 import interp
 from interp import ablation, tokens
 from interp.ablation import ablated, logits, losses, mean_outputs, output_projections
 from interp.heads import Head
+from interp.hooks import run_with
 from interp.targets import induction
 
 HEADS = [Head(0, 1), Head(1, 2), Head(1, 3)]
@@ -59,6 +61,47 @@ def test_a_head_taken_out_of_the_plain_model_is_z_set_to_zero_in_transformer_len
     assert torch.allclose(without, expected, atol=1e-4)
     assert torch.allclose(through_bridge, expected, atol=1e-4)
     # The heads matter in these models, or nothing would be shown.
+    assert (without - whole).abs().max() > 0.1
+
+
+def attention_out(model: interp.Model, ids: torch.Tensor, layer: int) -> torch.Tensor:
+    """What a layer's attention adds to the stream in a run of the plain model."""
+    seen = []
+    projection = output_projections(model.plain)[layer]
+    handle = projection.register_forward_hook(lambda module, inputs, out: seen.append(out))
+    logits(model, ids)
+    handle.remove()
+    return seen[0].detach()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "neox", "opt", "bloom", "phi"])
+def test_without_all_heads_of_a_layer_exactly_the_bias_is_left(family):
+    model, ids = interp.load_model(tiny(family)), some_ids()
+    bias = output_projections(model.plain)[1].bias
+    with torch.no_grad():
+        bias.copy_(100 * torch.rand(bias.shape, generator=torch.Generator().manual_seed(0)))
+    with ablated(model, [Head(1, i) for i in range(4)]):
+        left = attention_out(model, ids, 1)
+        (shown,) = run_with(model, ids, ["blocks.1.hook_attn_out"]).values()
+    assert torch.equal(left, bias.expand_as(left))
+    assert torch.equal(shown.view_as(left), left)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bloom", "mpt", "deepseek2", "wide"])
+def test_a_layer_without_a_head_loses_exactly_what_that_head_writes(family):
+    """Whatever the heads' width: 4 times 6 in a stream of 32 (DeepSeek-V2), or 4 times 16."""
+    source = tiny("llama", head_dim=16) if family == "wide" else tiny(family)
+    model, ids = interp.load_model(source), some_ids()
+    whole = attention_out(model, ids, 1)
+    (z,) = run_with(model, ids, ["blocks.1.attn.hook_z"]).values()
+    W_O = model.bridge.blocks[1].attn.W_O.detach()
+    written = einsum(z.reshape(*ids.shape, 4, -1), W_O, "b q h e, h e d -> h b q d")
+    bias = output_projections(model.plain)[1].bias
+    total = written.sum(0) + (0 if bias is None else bias)
+    assert torch.allclose(total, whole, atol=1e-5)
+    with ablated(model, [Head(1, 1)]):
+        without = attention_out(model, ids, 1)
+    assert torch.allclose(without, whole - written[1], atol=1e-5)
     assert (without - whole).abs().max() > 0.1
 
 
