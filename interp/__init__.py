@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from interp.arrays import read_patterns
     from interp.circuits.build import build_circuit
     from interp.circuits.compare import compare_circuits
     from interp.definitions import scores_by_definition
@@ -48,6 +49,7 @@ __all__ = [
     "load_model",
     "path_effects",
     "published_heads",
+    "read_patterns",
     "scan_heads",
     "scores_by_definition",
     "verify",
@@ -72,6 +74,7 @@ _HOME = {
     "load_model": "models",
     "path_effects": "paths",
     "published_heads": "published",
+    "read_patterns": "arrays",
     "scan_heads": "scan",
     "scores_by_definition": "definitions",
     "verify": "effects",

@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.arrays import take
 from interp.errors import InputError
 from interp.heads import Head
-from interp.patterns import as_layers, as_tokens, check_pattern
+from interp.patterns import check_pattern
 from interp.scores import LayerScores, Thresholds, ask, score_layer, targets_of
 from interp.targets import NONE, TARGETS, earlier_copies, ordinary
 
@@ -88,11 +89,12 @@ def classify_heads(
     """Label every head from attention patterns of any source.
 
     Args:
-        patterns: Attention after the softmax, numpy or torch, any float dtype:
-            `[head, query, key]`, `[batch, head, query, key]` or
-            `[layer, batch, head, query, key]`, or one `[batch, head, query, key]` per layer.
-        tokens: The token ids that were run, `[pos]` or `[batch, pos]`; -1 is padding.
-            May be left out for what `interp.attention_patterns` returned, which carries them.
+        patterns: Attention after the softmax, from any source that `interp.read_patterns`
+            takes: arrays `[head, query, key]`, `[batch, head, query, key]` or
+            `[layer, batch, head, query, key]`, or one `[batch, head, query, key]` per layer; a
+            file of them; what a library returned. One layer at a time is in memory as float32.
+        tokens: The token ids that were run, `[pos]` or `[batch, pos]`, -1 for padding, as
+            there; may be left out where the patterns carry them.
         special: Ids of special tokens (BOS, EOS, separators). The row's first token needs no
             listing.
         windows: How far back each layer may look (None: no limit), if the model has windows.
@@ -118,17 +120,11 @@ def classify_heads(
         >>> classify_heads(previous[None], tokens)[0].label
         'previous token'
     """
-    if tokens is None:
-        tokens = getattr(patterns, "tokens", None)
-        if tokens is None:
-            raise InputError("tokens must be given: these patterns do not carry their token ids")
+    taken = take(patterns, tokens)
     if learned_sinks is None:
-        learned_sinks = bool(getattr(patterns, "learned_sinks", False))
-    ids = as_tokens(tokens)
-    stack = as_layers(patterns)
-    if layers is None:
-        layers = getattr(patterns, "layers", None)
-    numbers = list(range(len(stack)) if layers is None else layers)
+        learned_sinks = taken.learned_sinks
+    ids, stack = taken.tokens, taken.arrays
+    numbers = list(taken.numbers if layers is None else layers)
     if len(numbers) != len(stack):
         raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
     windows = [None] * len(stack) if windows is None else windows

@@ -41,13 +41,19 @@ class AttentionPatterns(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
 
+FUSED = (
+    "patterns must hold attention, got none: a fused attention kernel returns no weights; load the"
+    ' model with attn_implementation="eager" and call it with output_attentions=True'
+)
+
+
 def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
     """Token ids `[batch, pos]` from `[pos]` or `[batch, pos]` of any integer kind.
 
     Raises:
         InputError: If they are not whole numbers from -1 (padding) up, in that shape.
     """
-    ids = _tensor(tokens, "tokens must be [pos] or [batch, pos] token ids")
+    ids = as_tensor(tokens, "tokens must be [pos] or [batch, pos] token ids")
     if ids.ndim not in (1, 2) or ids.numel() == 0:
         raise InputError(
             "tokens must be [pos] or [batch, pos] with at least one token,"
@@ -72,10 +78,7 @@ def as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
     """
     if isinstance(patterns, list | tuple):
         if not patterns or any(layer is None for layer in patterns):
-            raise InputError(
-                "patterns must hold attention, got none: a fused attention kernel returns no"
-                ' weights; load the model with attn_implementation="eager"'
-            )
+            raise InputError(FUSED)
         if all(getattr(layer, "ndim", 0) == 4 for layer in patterns):
             return [layer for one in patterns for layer in as_layers(one)]
         if all(getattr(layer, "ndim", 0) == 3 for layer in patterns):
@@ -83,7 +86,7 @@ def as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
                 "patterns given layer by layer must be [batch, head, query, key] each,"
                 f" got shape {tuple(patterns[0].shape)}"
             )
-    stack = _tensor(patterns, "patterns must be an array of numbers")
+    stack = as_tensor(patterns, "patterns must be an array of numbers")
     if stack.is_complex():
         raise InputError(f"patterns must be real numbers, got {stack.dtype}")
     if stack.ndim not in (3, 4, 5) or stack.numel() == 0:
@@ -94,14 +97,24 @@ def as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
     return stack[(None,) * (5 - stack.ndim)].unbind(0)
 
 
-def _tensor(values: Any, rule: str) -> Tensor:
+def as_tensor(values: Any, rule: str) -> Tensor:
+    """`values` as a tensor that shares their memory where it can; nothing here writes to it.
+
+    Raises:
+        InputError: If they are no numbers; the message begins with `rule`.
+    """
     try:
+        if hasattr(values, "__array__") and not isinstance(values, Tensor):
+            values = values.__array__()
+            # Torch has neither the other byte order nor steps backwards.
+            values = values.astype(values.dtype.newbyteorder("="), copy=False)
+            values = values.copy() if any(step < 0 for step in values.strides) else values
         with warnings.catch_warnings():
-            # Arrays that cannot be written to are fine: nothing here writes.
+            # Arrays that cannot be written to are fine.
             warnings.simplefilter("ignore")
             return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{rule}: {error}") from None
+        raise InputError(f"{rule}: {' '.join(str(error).split())[:200]}") from None
 
 
 def check_pattern(

@@ -1,0 +1,86 @@
+"""Arrays and token ids out of anyone's files; nothing in a file is ever run."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from interp.errors import InputError
+
+
+def read_arrays(path: str | os.PathLike[str]) -> Any:
+    """The array of a `.npy` file, or the arrays by name of a `.npz` or `.safetensors` file.
+
+    A `.npy` file is mapped into memory, so that only what is looked at is read. Arrays of
+    Python objects, which numpy would have to unpickle, are never opened.
+
+    Raises:
+        InputError: If there is no such file, or it holds no such thing.
+    """
+    return _read(path, _ARRAYS, "patterns")
+
+
+def read_tokens(path: str | os.PathLike[str]) -> Any:
+    """The token ids in a file: arrays as `read_arrays` has them, `.json` or `.txt`.
+
+    Text holds whole numbers, one row a line; one number on each line is one row.
+
+    Raises:
+        InputError: If there is no such file, or it holds no such thing.
+    """
+    return _read(path, {**_ARRAYS, ".json": _json, ".txt": _text}, "tokens")
+
+
+def _read(
+    path: str | os.PathLike[str], readers: Mapping[str, Callable[[Path], Any]], name: str
+) -> Any:
+    path = Path(path)
+    read = readers.get(path.suffix.lower())
+    if read is None:
+        raise InputError(
+            f"{name} must be an array of numbers or a file of them ({', '.join(readers)}),"
+            f" got {str(path)[:80]!r}"
+        )
+    if not path.is_file():
+        raise InputError(f"{name} must be a file that is there, got {path}")
+    try:
+        return read(path)
+    except InputError:
+        raise
+    # What a damaged file can set off is not for numpy's or Python's readers to say: all of it.
+    except Exception as error:
+        told = " ".join(str(error).split())[:150] or type(error).__name__
+        if "allow_pickle" in told or "pickle" in told.lower():
+            told = "Python objects or no array at all, which are never opened"
+        raise InputError(f"{path} must be a whole {path.suffix} file, got: {told}") from error
+
+
+def _numpy(path: Path) -> Any:
+    # Arrays of an archive cannot be mapped, and numpy takes no notice of the wish.
+    opened = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(opened, np.lib.npyio.NpzFile):
+        return opened
+    with opened:
+        return {name: opened[name] for name in opened.files}
+
+
+def _safetensors(path: Path) -> Any:
+    with safetensors.safe_open(path, framework="pt") as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _text(path: Path) -> Any:
+    lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
+    rows = [[int(number) for number in line.split()] for line in lines if line.strip()]
+    return [row[0] for row in rows] if all(len(row) == 1 for row in rows) else rows
+
+
+_ARRAYS = {".npy": _numpy, ".npz": _numpy, ".safetensors": _safetensors}

@@ -1,0 +1,281 @@
+"""Attention patterns from any source: one way in for all of them, `read_patterns`.
+
+Files, caches by hook name, what transformers or nnsight hand over, plain arrays: `take` finds
+the layers and the token ids in it, in the order of the layers' numbers. Nothing here needs the
+library that a thing comes from: it is known by its shape.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from interp.archives import read_arrays, read_tokens
+from interp.errors import InputError
+from interp.generated import is_generated, stitched
+from interp.patterns import (
+    FUSED,
+    AttentionPatterns,
+    as_layers,
+    as_tensor,
+    as_tokens,
+    check_pattern,
+)
+from interp.targets import NONE
+
+IDS = ("tokens", "input_ids", "token_ids", "sequences")
+"""Names that token ids go by; `sequences` is what generation calls them."""
+
+WHOLE = ("patterns", "pattern", "attentions", "attention", "attn")
+"""Names of all layers together."""
+
+STACKS = ("encoder_attentions", "decoder_attentions", "cross_attentions")
+
+_OUTPUTS = {"logits", "last_hidden_state", "past_key_values", "cache"}
+"""Names by which what a model returned is known where it has no attention."""
+
+_MASK = "attention_mask"
+_HOOK = "hook_pattern"
+_WORD = re.compile(
+    "layers?|blocks?|h|l|arr|model|transformer|self|attn|attentions?|patterns?|hook|weights|probs"
+)
+"""What a layer's name may consist of, besides its number."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Attention by layer, as its source had it, with the token ids it belongs to.
+
+    Attributes:
+        arrays: `[batch, head, query, key]` for each layer, in the source's own number format;
+            not checked yet.
+        numbers: The layers' own numbers.
+        tokens: The token ids that were run; -1 is padding.
+        learned_sinks: Whether the source says that rows may sum to less than 1.
+    """
+
+    arrays: Sequence[Tensor]
+    numbers: Sequence[int]
+    tokens: Int[Tensor, "batch pos"]
+    learned_sinks: bool = False
+
+
+def read_patterns(
+    source: Any, tokens: Any = None, *, learned_sinks: bool | None = None
+) -> AttentionPatterns:
+    """Attention patterns of any source as `attention_patterns` gives them, checked.
+
+    Args:
+        source: A `.npy`, `.npz` or `.safetensors` file, an array or a list of one per layer,
+            arrays by name (`layer0`, `0`, `blocks.0.attn.hook_pattern`: a TransformerLens
+            cache), what a transformers model or its `generate` returned with
+            `output_attentions=True`, or values that nnsight saved. An array is
+            `[head, query, key]`, `[batch, head, query, key]` or
+            `[layer, batch, head, query, key]`, of any float type.
+        tokens: The token ids that were run, `[pos]` or `[batch, pos]`, -1 for padding; or what
+            a tokenizer returned; or a file of them (also `.json` or `.txt`). May be left out
+            where the source has them, as `tokens` or `input_ids`.
+        learned_sinks: As for `interp.classify_heads`.
+
+    Returns:
+        `[layer, batch, head, query, key]` in float32, which knows its `tokens` and `layers`;
+        its `texts` are the ids, since no tokenizer is known. Rows of padding are 0.
+
+    Raises:
+        InputError: If there is no attention in it, names match no layer, or it is no causal
+            attention over the tokens.
+    """
+    taken = take(source, tokens)
+    if learned_sinks is None:
+        learned_sinks = taken.learned_sinks
+    shapes = {layer.shape for layer in taken.arrays}
+    if len(shapes) > 1:
+        raise InputError(
+            "patterns of all layers must have one shape to stand in one array, got"
+            f" {' and '.join(str(tuple(s)) for s in sorted(shapes))}; classify_heads takes them"
+        )
+    stack = torch.empty(len(taken.arrays), *next(iter(shapes)))
+    ids = taken.tokens.cpu()
+    for own, layer, number in zip(stack, taken.arrays, taken.numbers):
+        own.copy_(layer.detach())
+        check_pattern(own, ids, where=f"layer {number}", learned_sinks=learned_sinks)
+    stack.masked_fill_((ids == NONE)[None, :, None, :, None], 0)
+    patterns = stack.as_subclass(AttentionPatterns)
+    patterns.tokens, patterns.layers = ids, tuple(taken.numbers)
+    patterns.texts = [[str(token) for token in row[row != NONE].tolist()] for row in ids]
+    patterns.learned_sinks = learned_sinks
+    return patterns
+
+
+def take(source: Any, tokens: Any = None) -> Layers:
+    """The layers and the token ids in `source`, which may be all that `read_patterns` takes.
+
+    What is beyond the tokens of a buffer of fixed size and 0 is left out.
+
+    Raises:
+        InputError: If there is no attention in it, names match no layer, or token ids are
+            neither given nor in it.
+    """
+    if isinstance(source, Layers):
+        return source if tokens is None else replace(source, tokens=token_ids(tokens))
+    source = saved(source)
+    if isinstance(source, str | os.PathLike):
+        source = read_arrays(source)
+    numbers, learned_sinks = None, False
+    if _is_mapping(source):
+        tokens = source if tokens is None and any(name in source for name in IDS) else tokens
+        source, numbers = by_layer(source)
+    else:
+        tokens = getattr(source, "tokens", None) if tokens is None else tokens
+        numbers = getattr(source, "layers", None)
+        learned_sinks = bool(getattr(source, "learned_sinks", False))
+    if tokens is None:
+        raise InputError("tokens must be given: these patterns do not carry their token ids")
+    source, ids = saved(source), token_ids(tokens)
+    if is_generated(source):
+        source = stitched(source)
+        # The last token was chosen and never run.
+        length = source[0].shape[-1]
+        ids = ids[:, :length] if ids.shape[1] == length + 1 else ids
+    arrays = [_cropped(layer, ids.shape[1]) for layer in as_layers(source)]
+    return Layers(
+        arrays, list(range(len(arrays)) if numbers is None else numbers), ids, learned_sinks
+    )
+
+
+def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
+    """Token ids from an array, a list, what a tokenizer returned, or a file of any of these.
+
+    Where there is an `attention_mask`, it says what is padding.
+
+    Raises:
+        InputError: If there are none, or they are no token ids.
+    """
+    tokens = saved(tokens)
+    if isinstance(tokens, str | os.PathLike):
+        tokens = read_tokens(tokens)
+    if not _is_mapping(tokens):
+        return as_tokens(tokens)
+    named = [name for name in IDS if name in tokens]
+    names = list(tokens.keys())
+    if not named and len(names) == 1:
+        named = names
+    if not named:
+        raise InputError(f"tokens must be named tokens or input_ids, got {_listed(names)}")
+    ids = as_tokens(tokens[named[0]])
+    if _MASK not in tokens or ids.shape != (mask := as_tokens(tokens[_MASK])).shape:
+        return ids
+    return as_tokens(torch.where(mask.to(ids.device) == 0, NONE, ids))
+
+
+def by_layer(named: Any) -> tuple[Any, list[int] | None]:
+    """What is in a mapping as all layers together, or as one array for each layer's number.
+
+    Raises:
+        InputError: If names match no layer, or two the same.
+    """
+    names = [name for name in named.keys() if name not in (*IDS, _MASK)]  # noqa: SIM118
+    if "beam_indices" in names:
+        raise InputError(
+            "patterns must be of one continued text, got a beam search, whose rows change"
+            " places; run the model once on its result"
+        )
+    whole = [name for name in names if name in WHOLE]
+    if not whole and (stacks := [name for name in names if name in STACKS]):
+        raise InputError(
+            f"patterns must be one kind of attention, got an encoder-decoder's"
+            f" {', '.join(stacks)}: give one of them by name, as output.{stacks[0]}"
+        )
+    hooked = [name for name in names if isinstance(name, str) and name.endswith(_HOOK)]
+    numbered = {name: layer_number(name) for name in hooked or names}
+    known = {name: number for name, number in numbered.items() if number is not None}
+    if len(whole) == 1 and not known:
+        return named[whole[0]], None
+    if not known and not hooked and _OUTPUTS & {*names}:
+        raise InputError(FUSED)
+    if unknown := [name for name in numbered if name not in known]:
+        raise InputError(
+            "patterns must be named by layer, as layer0, 0 or blocks.0.attn.hook_pattern,"
+            f" got {_listed(unknown)}{_near(unknown)}"
+        )
+    if not known:
+        raise InputError("patterns must hold arrays, got none")
+    if len(known) == 1 and (only := next(iter(known))) == "arr_0":
+        # What numpy calls an array that was given no name: all layers, if it has five axes.
+        return named[only], None
+    order = sorted(known, key=lambda name: known[name])
+    for one, other in pairwise(order):
+        if known[one] == known[other]:
+            raise InputError(f"patterns must have one array a layer, got {one} and {other}")
+    layers = [as_tensor(saved(named[name]), f"{name} must be an array") for name in order]
+    layers = [layer[None] if layer.ndim == 3 else layer for layer in layers]
+    for name, layer in zip(order, layers):
+        if layer.ndim != 4:
+            raise InputError(
+                f"{name} must be [head, query, key] or [batch, head, query, key],"
+                f" got shape {tuple(layer.shape)}"
+            )
+    return layers, [known[name] for name in order]
+
+
+def layer_number(name: Any) -> int | None:
+    """The number in a layer's name; None for what names no layer's attention.
+
+    Example:
+        >>> [layer_number(name) for name in ("layer10", "blocks.2.attn.hook_pattern", 3)]
+        [10, 2, 3]
+        >>> layer_number("blocks.2.mlp.hook_post")
+    """
+    if isinstance(name, int) and not isinstance(name, bool):
+        return name if name >= 0 else None
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_./ ]+", name):
+        return None
+    parts = re.findall(r"[a-z]+|[0-9]+", name.lower())
+    numbers = [part for part in parts if part.isdigit()]
+    words = [part for part in parts if not part.isdigit()]
+    if len(numbers) != 1 or not all(_WORD.fullmatch(word) for word in words):
+        return None
+    return int(numbers[0])
+
+
+def saved(value: Any) -> Any:
+    """What a proxy that nnsight saved holds as its `value`; anything else as it is."""
+    if type(value) in (list, tuple):
+        return type(value)(saved(item) for item in value)
+    return saved(value.value) if hasattr(value, "value") else value
+
+
+def _is_mapping(source: Any) -> bool:
+    """Whether arrays are asked for by name: an ActivationCache is no dict, and acts as one."""
+    return isinstance(source, Mapping) or (
+        hasattr(source, "keys") and hasattr(source, "__getitem__")
+    )
+
+
+def _cropped(layer: Tensor, length: int) -> Tensor:
+    """Without what a buffer of fixed size has beyond the tokens, where that is all 0."""
+    if layer.shape[2] < length or layer.shape[3] < length:
+        return layer
+    beyond = bool(layer[:, :, length:].any() or layer[..., length:].any())
+    return layer if beyond else layer[:, :, :length, :length]
+
+
+def _listed(names: Sequence[Any]) -> str:
+    shown = ", ".join(repr(name)[:60] for name in names[:4])
+    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
+
+
+def _near(names: Sequence[Any]) -> str:
+    for name in map(str, names):
+        number = (re.findall(r"\d+", name) or ["0"])[0]
+        likely = [f"blocks.{number}.attn.{_HOOK}", f"layer{number}", *WHOLE]
+        if close := get_close_matches(name, likely, 1):
+            return f"; {close[0]} comes near"
+    return ""
