@@ -5,13 +5,15 @@ and writes gallery.html, one file that needs no network, and gallery.png, .svg o
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from interp import command
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from matplotlib.figure import Figure
 
     from interp import Head, HeadScan, Model
@@ -31,7 +33,10 @@ def main(
     ] = None,
     prompt_file: Annotated[
         list[Path] | None,
-        typer.Option(help="A UTF-8 file whose text is a prompt; may be given several times."),
+        typer.Option(
+            help="A UTF-8 file whose text is a prompt; may be given several times. Files come"
+            " after all of --prompt."
+        ),
     ] = None,
     label: Annotated[
         str | None,
@@ -69,48 +74,43 @@ def main(
     first prompt (gallery_2 and so on for further ones); and what else DRAW lists, as head_L5H1,
     arcs_L5H1, zoo and score_by_layer, the last two once. A page that would be larger than LIMIT
     shows the strongest heads of each label, and of a prompt its first 1,024 tokens; it says so.
+    Files of these names that OUT holds already are replaced.
 
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
     import interp
     from interp import files, plots
-    from interp.labels import LABELS
     from interp.pages import gallery as pages
 
-    notes = []
+    pages.room_of(limit)
     formats = command.listed(format, ("html", "png", "svg", "pdf"), name="--format")
-    texts = [*(prompt or []), *(_read(path) for path in prompt_file or [])]
-    with command.about("--scan"):
-        table = None if scan is None else interp.HeadScan.load(scan)
+    pictures = [ending for ending in formats if ending != "html"]
     named = _named(heads)
     if named and label is not None:
         raise interp.InputError("--heads must stand without --label, got both")
-    pictures = [ending for ending in formats if ending != "html"]
-    asked = command.listed(draw or ("page,heads" if named else "page"), PICTURES, name="--draw")
-    if not named and {"heads", "arcs"} & set(asked):
-        raise interp.InputError(f"--draw must list heads and arcs with --heads alone, got {draw}")
-    if not pictures and (draw is not None or query is not None):
-        option = "draw" if draw is not None else "query"
-        raise interp.InputError(f"--{option} must come with a picture, got --format {format}")
+    asked = _asked(draw, query, pictures=bool(pictures), named=bool(named))
+    texts = [("--prompt", text) for text in prompt or []]
+    texts += [(f"--prompt-file {path}", _read(path)) for path in prompt_file or []]
+    with command.about("--scan"):
+        table = None if scan is None else interp.HeadScan.load(scan)
+    chosen = None if table is None else _chosen(table, named, label)
+    notes = []
     with files.staged(out) as scratch:
         with command.progress(f"loading {model}") as step:
             opened = interp.load_model(model, dtype=dtype, device=device)
+            if table and table.made_by.get("model", opened.name) != opened.name:
+                of = table.made_by["model"]
+                raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
             rows, titles = _prompts(opened, texts, seed)
+            last = min(pages.LONGEST, *map(len, rows)) - 1
+            if query is not None and query > last:
+                raise interp.InputError(f"--query must be from 0 to {last}, got {query}")
             if table is None:
                 step(f"scanning {opened.name}")
                 table = interp.scan_heads(opened, seed=seed, progress=step.advance)
-            elif table.made_by.get("model", opened.name) != opened.name:
-                of = table.made_by["model"]
-                raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
-            if absent := [
-                head for head in named or [] if str(head) not in set(table.frame["name"])
-            ]:
-                raise interp.InputError(
-                    f"--heads must be in the scan, got {absent[0]}, which is not"
-                )
-            chosen = named or _labelled(table, label)
-            count = len(chosen or table.frame)
+                chosen = _chosen(table, named, label)
             if "html" in formats:
+                count = len(table.frame) if chosen is None else len(chosen)
                 size = pages.estimate(count, [len(row) for row in rows])
                 step(f"drawing {count} heads, a page of about {size:.1f} million bytes")
                 page = pages.gallery_of_model(
@@ -128,60 +128,52 @@ def main(
                 notes.append(
                     f"Pictures of a prompt of {longest:,} tokens show its first {pages.LONGEST:,}."
                 )
-            kinds = [kind for kind, word in LABELS.items() if label and word in label.split(",")]
-            layers = None if chosen is None else sorted({head.layer for head in chosen})
-            drawn: dict[str, "Figure"] = {}
-            if pictures and "layers" in asked:
-                drawn["score_by_layer"] = plots.score_by_layer(table)
-            if pictures and "zoo" in asked:
-                step("drawing the zoo")
-                of = sorted({head.layer for head in plots.zoo_heads(table).values()}) or [0]
-                patterns = interp.attention_patterns(opened, rows[0][: pages.LONGEST], of)
-                drawn["zoo"] = plots.head_zoo(table, patterns)
-            for number, row in enumerate(rows, start=1):
-                if not pictures or not {"page", "heads", "arcs"} & set(asked):
-                    break
-                step(f"drawing prompt {number}")
-                patterns = interp.attention_patterns(opened, row[: pages.LONGEST], layers)
-                end = "" if number == 1 else f"_{number}"
-                if "page" in asked:
-                    drawn[f"gallery{end}"] = plots.pattern_page(
-                        table,
-                        patterns,
-                        top=4 if chosen is None else 8,
-                        heads=chosen,
-                        kinds=kinds or list(LABELS),
-                    )
-                for head in named or []:
-                    if "heads" in asked:
-                        drawn[f"head_{head}{end}"] = plots.head_page(patterns, head, scan=table)
-                    if "arcs" in asked:
-                        arcs = plots.attention_arcs(patterns, head, query, scan=table)
-                        drawn[f"arcs_{head}{end}"] = arcs
-            for name, figure in drawn.items():
+            for name, figure in _figures(asked, table, opened, rows, chosen, label, query, step):
                 for ending in pictures:
                     plots.save_figure(figure, scratch / f"{name}.{ending}")
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*notes, f"wrote {', '.join(written)} to {out}")
 
 
+def _asked(draw: str | None, query: int | None, *, pictures: bool, named: bool) -> list[str]:
+    """The pictures to draw: none where no format of theirs is asked for."""
+    from interp import InputError
+
+    asked = command.listed(draw or ("page,heads" if named else "page"), PICTURES, name="--draw")
+    if not named and {"heads", "arcs"} & set(asked):
+        raise InputError(f"--draw must list heads and arcs with --heads alone, got {draw}")
+    if not pictures and (draw is not None or query is not None):
+        option = "draw" if draw is not None else "query"
+        raise InputError(f"--{option} must come with a picture, got --format html")
+    if query is not None and "arcs" not in asked:
+        raise InputError(f"--query must come with --draw arcs, got {','.join(asked)}")
+    return asked if pictures else []
+
+
 def _read(path: Path) -> str:
+    """The text of a file as it is, its line ends among it, but for a byte order mark."""
     from interp import InputError
 
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, ValueError) as error:
         told = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InputError(f"--prompt-file must be a text file, got {path}: {told}") from None
 
 
-def _prompts(model: "Model", texts: list[str], seed: int) -> tuple[list[Any], list[str] | None]:
+def _prompts(
+    model: "Model", texts: list[tuple[str, str]], seed: int
+) -> tuple[list[list[int]], list[str] | None]:
     """The token ids of each prompt, and titles where the prompts are our own."""
     from interp import tokens
     from interp.scan import encoded_passages
 
     if texts:
-        return [model.to_tokens(text)[0].tolist() for text in texts], None
+        rows = []
+        for option, text in texts:
+            with command.about(option):
+                rows.append(model.to_tokens(text)[0].tolist())
+        return rows, None
     length = min(49, model.n_ctx)
     probe = tokens.repeated(model.vocabulary, rows=1, length=length, bos=model.bos, seed=seed)
     rows, titles = [probe.tokens[0].tolist()], [f"{length} random tokens that repeat"]
@@ -191,6 +183,55 @@ def _prompts(model: "Model", texts: list[str], seed: int) -> tuple[list[Any], li
         rows.append([*opening, *encoded["prose"].tolist()][: min(128, model.n_ctx)])
         titles.append(f"{len(rows[1])} tokens of prose")
     return rows, titles
+
+
+def _figures(
+    asked: list[str],
+    table: "HeadScan",
+    model: "Model",
+    rows: list[list[int]],
+    heads: list["Head"] | None,
+    label: str | None,
+    query: int | None,
+    step: command.Stage,
+) -> "Iterator[tuple[str, Figure]]":
+    """Each figure that is asked for, with its name."""
+    from interp import attention_patterns, plots
+    from interp.labels import LABELS
+    from interp.pages.prompts import LONGEST
+
+    if "layers" in asked:
+        yield "score_by_layer", plots.score_by_layer(table)
+    if "zoo" in asked:
+        step("drawing the zoo")
+        layers = sorted({head.layer for head in plots.zoo_heads(table).values()}) or [0]
+        patterns = attention_patterns(model, rows[0][:LONGEST], layers)
+        yield "zoo", plots.head_zoo(table, patterns, whole=len(rows[0]))
+    if not {"page", "heads", "arcs"} & set(asked):
+        return
+    kinds = [kind for kind, word in LABELS.items() if label and word in label.split(",")]
+    layers = None if heads is None else sorted({head.layer for head in heads})
+    for number, row in enumerate(rows, start=1):
+        step(f"drawing prompt {number}")
+        patterns, whole = attention_patterns(model, row[:LONGEST], layers), len(row)
+        end = "" if number == 1 else f"_{number}"
+        if "page" in asked:
+            top = 4 if heads is None else 8
+            yield (
+                f"gallery{end}",
+                plots.pattern_page(
+                    table, patterns, top=top, heads=heads, kinds=kinds or list(LABELS), whole=whole
+                ),
+            )
+        for head in heads or []:
+            if "heads" in asked:
+                yield (
+                    f"head_{head}{end}",
+                    plots.head_page(patterns, head, scan=table, whole=whole),
+                )
+            if "arcs" in asked:
+                arcs = plots.attention_arcs(patterns, head, query, scan=table, whole=whole)
+                yield f"arcs_{head}{end}", arcs
 
 
 def _named(heads: str | None) -> list["Head"] | None:
@@ -204,11 +245,15 @@ def _named(heads: str | None) -> list["Head"] | None:
         )
 
 
-def _labelled(scan: "HeadScan", label: str | None) -> list["Head"] | None:
+def _chosen(scan: "HeadScan", named: list["Head"] | None, label: str | None) -> list["Head"] | None:
+    """The heads that are named, or that carry one of the labels; None stands for all."""
     from interp import InputError
 
+    there = set(scan.frame["name"].tolist())
+    if absent := [head for head in named or [] if str(head) not in there]:
+        raise InputError(f"--heads must be in the scan, got {absent[0]}, which is not")
     if label is None:
-        return None
+        return named
     with command.about("--label"):
         found = {head for word in label.split(",") for head in scan.heads(word)}
     if not found:

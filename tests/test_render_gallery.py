@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -94,8 +95,14 @@ MISTAKES = {
     "heads in full without heads": (["--draw", "arcs"], "--draw must list heads and arcs with"),
     "no such query": (
         ["--heads", "L0H1", "--draw", "arcs", "--format", "png", "--prompt", "w5", "--query", "9"],
-        "--query must be from 0 to",
+        "--query must be from 0 to 1, got 9",
     ),
+    "a query without arcs": (
+        ["--heads", "L0H1", "--format", "png", "--query", "0"],
+        "--query must come with --draw arcs, got page,heads",
+    ),
+    "a query without a picture": (["--query", "0"], "--query must come with a picture"),
+    "no size": (["--limit", "-1"], "--limit must be a number above 0 (millions of bytes), got -1"),
     "unknown format": (["--format", "gif"], "--format must list some of html, png, svg, pdf"),
     "unknown head name": (["--heads", "five"], "--heads: head must be named like L5H1"),
     "heads and label": (["--heads", "L0H0", "--label", "sink"], "--heads must stand without"),
@@ -110,8 +117,24 @@ MISTAKES = {
     "unknown label": (["--label", "clever"], "--label"),
     "empty prompt": (["--prompt", ""], "prompt must have at least one token"),
     "prompt beyond the context": (["--prompt", "w5 " * 99], "prompt must fit the model's context"),
+    "a file beyond the context": (
+        ["--prompt", "w5", "--prompt-file", "long.txt"],
+        "--prompt-file long.txt: prompt must fit the model's context",
+    ),
+    "a file that is no text": (
+        ["--prompt-file", "picture.png"],
+        "--prompt-file must be a text file, got picture.png: it is not UTF-8",
+    ),
     "no room": (["--limit", "0.1", "--prompt", "w5"], "limit must leave room"),
 }
+AFTER_LOADING = {
+    "no such query",
+    "empty prompt",
+    "prompt beyond the context",
+    "a file beyond the context",
+    "no room",
+}
+"""What cannot be known before; a query is, before the heads are scanned."""
 
 
 ONE_BY_ONE = """
@@ -132,10 +155,13 @@ for arguments in json.load(sys.stdin):
 def mistaken(made, tmp_path_factory):
     """All mistakes, one after the other in one process: starting it is most of the time."""
     out = tmp_path_factory.mktemp("mistakes") / "out"
+    (out.parent / "long.txt").write_text("w5 " * 99, encoding="utf-8")
+    (out.parent / "picture.png").write_bytes(b"\x89PNG\r\n")
     calls = []
-    for arguments, _ in MISTAKES.values():
+    for name, (arguments, _) in MISTAKES.items():
         given = ["--model", made / "model", "--out", out]
-        given += [] if "--scan" in arguments else ["--scan", made / "heads.json"]
+        if name != "no such query" and "--scan" not in arguments:
+            given += ["--scan", made / "heads.json"]
         calls.append([str(argument) for argument in [*given, *arguments]])
     done = subprocess.run(
         [sys.executable, "-c", f"SCRIPT = {str(SCRIPT)!r}\n{ONE_BY_ONE}"],
@@ -144,6 +170,7 @@ def mistaken(made, tmp_path_factory):
         text=True,
         encoding="utf-8",
         check=True,
+        cwd=out.parent,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
     split = [re.split(r"<<(\d+)>>\n", stream)[:-1] for stream in (done.stdout, done.stderr)]
@@ -159,8 +186,33 @@ def test_a_mistake_gets_a_line_and_exit_code_2_and_writes_nothing(mistake, mista
     assert MISTAKES[mistake][1] in told
     assert told.count("error: ") == 1
     assert "Traceback" not in told
+    assert ("loading" in told) == (mistake in AFTER_LOADING)
+    assert "scanning" not in told
     assert printed == ""
     assert not out.exists()
+
+
+def test_a_prompts_file_is_taken_as_it_is_but_for_its_byte_order_mark(tmp_path):
+    path = tmp_path / "prompt.txt"
+    path.write_bytes("\ufeffa\r\nb\rc\n\ufeffd".encode())
+    assert runpy.run_path(str(SCRIPT))["_read"](path) == "a\r\nb\rc\n\ufeffd"
+
+
+def test_every_picture_of_a_long_prompt_says_what_it_shows(made, monkeypatch):
+    monkeypatch.setattr("interp.pages.prompts.LONGEST", 5)
+    model, table = (
+        interp.load_model(made / "model"),
+        interp.HeadScan.load(made / "heads.json"),
+    )
+    asked, heads = ["page", "heads", "arcs", "zoo"], [interp.Head(0, 1)]
+    figures = dict(
+        runpy.run_path(str(SCRIPT))["_figures"](
+            asked, table, model, [[5, 6, 7] * 3], heads, None, None, lambda name: None
+        )
+    )
+    assert list(figures) == ["zoo", "gallery", "head_L0H1", "arcs_L0H1"]
+    for figure in figures.values():
+        assert any("the first 5 of 9 tokens" in text.get_text() for text in figure.texts)
 
 
 def test_a_table_of_another_model_is_refused(made, tmp_path):
