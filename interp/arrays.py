@@ -109,7 +109,7 @@ def read_patterns(
     stack.masked_fill_((ids == NONE)[None, :, None, :, None], 0)
     patterns = stack.as_subclass(AttentionPatterns)
     patterns.tokens, patterns.layers = ids, tuple(taken.numbers)
-    patterns.texts = [[str(token) for token in row[row != NONE].tolist()] for row in ids]
+    patterns.texts = [[f"<{token}>" for token in row[row != NONE].tolist()] for row in ids]
     patterns.learned_sinks = learned_sinks
     return patterns
 
