@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tiny_models import tiny
 
 import interp
 from interp import models
@@ -121,15 +122,35 @@ def test_every_short_input_does_what_the_rule_says(positions):
     model = interp.build_circuit(positions, 8, 8)
     bodies = torch.tensor(list(itertools.product(range(1, 8), repeat=4)))
     tokens = torch.cat([torch.zeros(len(bodies), 1, dtype=torch.long), bodies], 1)
-    first, second, _ = run(positions, model, tokens)
+    first, second, logits = run(positions, model, tokens)
     place = torch.arange(5)
     assert first[:, place[1:], place[:-1]].min() > MASS - 1e-5
     # Keys whose previous token is the query's token; where there is none, BOS.
     match = (tokens[:, None, :-1] == tokens[:, :, None]) & (place[1:] <= place[:, None])
     match = torch.cat([torch.zeros(len(bodies), 5, 1, dtype=torch.bool), match], -1)
     match[:, 0] = False
-    match[..., 0] = ~match.any(-1)
+    matched = match.any(-1)
+    assert logits[~matched].abs().max() < 1e-3
+    followers = tokens[:, None].expand_as(match).where(match, -1)
+    assert (followers[matched] == logits[matched].argmax(-1)[:, None]).any(-1).all()
+    match[..., 0] = ~matched
     assert (second * match).sum(-1).min() > MASS - 1e-5
+
+
+@pytest.mark.parametrize("family", [*POSITIONS, "neox"])
+def test_scores_a_million_times_as_large_still_see_no_later_token(family):
+    if family in POSITIONS:
+        source = interp.build_circuit(family, 16, 16).plain
+    else:
+        source = tiny(family)
+    with torch.no_grad():
+        for name, weight in source.named_parameters():
+            if any(part in name for part in ("c_attn", "q_proj", "k_proj", "query_key_value")):
+                weight *= 1000
+    ids = torch.randint(3, 16, (2, 16), generator=torch.Generator().manual_seed(0))
+    patterns = interp.attention_patterns(source, ids)
+    assert (patterns.triu(1) == 0).all()
+    assert torch.allclose(patterns.sum(-1), torch.ones(patterns.shape[:-1]), atol=1e-5)
 
 
 def test_before_the_first_repeat_all_logits_are_0(circuit):
