@@ -11,8 +11,9 @@ which is 0 for an even head, 1 for a perfect one, and never above the score itse
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from interp.errors import InputError
 from interp.heads import Head
 from interp.patterns import check_pattern
 from interp.scores import LayerScores, Thresholds, ask, score_layer, targets_of
-from interp.targets import NONE, TARGETS, earlier_copies, ordinary
+from interp.targets import KINDS, NONE, TARGETS, earlier_copies, first_token, ordinary, rules
 
 MIXED = "mixed"
 NOT_ENOUGH = "not enough tokens"
@@ -32,6 +33,9 @@ ANTI_INDUCTION = "anti-induction"
 FORCED_WINDOW = "local window (by architecture)"
 LABELS = {kind: kind.replace("_", " ") for kind in TARGETS}
 """Score name -> label word, the most specific first; the first that holds is `label`."""
+
+NEXT_TOKEN = "next token"
+"""The label of heads that look one token ahead, which only a model that looks both ways has."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,10 @@ class HeadLabel:
         entropy: Mean entropy of the attention of a query, in nats.
         mean_distance: Mean distance from query to key, in tokens.
         sink_position: Where a sink head rests, counted from the first token; None for others.
-        window: How far back the model lets this layer look, the query included; None if
-            there is no limit.
+        sink_at: The same with the token in words, as `[SEP] at 7`; None where texts or special
+            ids are not known.
+        window: How far back (or either way) the model lets this layer look, the query included;
+            None if there is no limit.
         margin: How much excess (or, if nearer, mass above the null) the kind that gives `label`
             has to spare; for `mixed` how much the nearest kind lacks, below 0. None for a
             label that no score gives.
@@ -66,6 +72,7 @@ class HeadLabel:
     entropy: float | None = None
     mean_distance: float | None = None
     sink_position: int | None = None
+    sink_at: str | None = None
     window: int | None = None
     margin: float | None = None
 
@@ -80,7 +87,8 @@ def classify_heads(
     patterns: Any,
     tokens: Any = None,
     *,
-    special: Collection[int] = (),
+    special: Collection[int] | None = None,
+    causal: bool | None = None,
     windows: Sequence[int | None] | None = None,
     layers: Sequence[int] | None = None,
     thresholds: Thresholds | None = None,
@@ -96,7 +104,11 @@ def classify_heads(
         tokens: The token ids that were run, `[pos]` or `[batch, pos]`, -1 for padding, as
             there; may be left out where the patterns carry them.
         special: Ids of special tokens (BOS, EOS, separators). The row's first token needs no
-            listing.
+            listing. If left out, what `interp.attention_patterns` returned knows them.
+        causal: Whether no query looks ahead. If left out, what `interp.attention_patterns`
+            returned knows it, and other patterns are causal. With False the kinds are those of
+            `interp.targets.BOTH_WAYS`: next token too, copies and a local window on both sides,
+            sinks on any special token, and no induction.
         windows: How far back each layer may look (None: no limit), if the model has windows.
         layers: The layers' own numbers; `0, 1, ...` if left out.
         thresholds: What decides; `Thresholds()` if left out.
@@ -111,7 +123,8 @@ def classify_heads(
 
     Raises:
         InputError: If shapes disagree, a real query's row holds NaN, has negative entries,
-            looks ahead or does not sum to 1 (with `learned_sinks`: to no more).
+            looks ahead (unless `causal` is False) or does not sum to 1 (with `learned_sinks`:
+            to no more), or the patterns are those of one text's attention to another.
 
     Example:
         >>> tokens = [0, 11, 12, 13, 14, 15, 16, 17, 18, 19]
@@ -123,6 +136,14 @@ def classify_heads(
     taken = take(patterns, tokens)
     if learned_sinks is None:
         learned_sinks = taken.learned_sinks
+    if getattr(patterns, "stack", None) == "cross":
+        raise InputError(
+            "patterns must be a text's attention to itself, got cross-attention: its keys are"
+            " another text's, and no kind of head is defined there"
+        )
+    causal = getattr(patterns, "causal", True) if causal is None else causal
+    special = getattr(patterns, "special", ()) if special is None else special
+    texts = getattr(patterns, "texts", None)
     ids, stack = taken.tokens, taken.arrays
     numbers = list(taken.numbers if layers is None else layers)
     if len(numbers) != len(stack):
@@ -140,16 +161,53 @@ def classify_heads(
     for layer, pattern, window in zip(numbers, stack, windows, strict=True):
         pattern = pattern.detach().to(torch.float32)
         check_pattern(
-            pattern, ids, where=f"layer {layer}", window=window, learned_sinks=learned_sinks
+            pattern,
+            ids,
+            where=f"layer {layer}",
+            window=window,
+            learned_sinks=learned_sinks,
+            causal=causal,
         )
-        questions = ask(ids, special=special, window=window, thresholds=thresholds)
+        questions = ask(ids, special=special, window=window, thresholds=thresholds, causal=causal)
         scores = score_layer(pattern, questions, thresholds).measured(thresholds.min_queries)
-        missing = why_not_measured(ids, scores, thresholds, special=special, window=window)
+        missing = why_not_measured(
+            ids, scores, thresholds, special=special, window=window, causal=causal
+        )
         forced = window is not None and window < ids.shape[1]
         labels += label_heads(
             layer, scores, thresholds, window=window, window_forced=forced, not_measured=missing
         )
-    return labels
+    return (
+        labels
+        if texts is None or not special
+        else [with_sink_named(v, ids, texts, special) for v in labels]
+    )
+
+
+def with_sink_named(
+    verdict: HeadLabel,
+    tokens: Int[Tensor, "batch pos"],
+    texts: Sequence[Sequence[str]],
+    special: Collection[int],
+) -> HeadLabel:
+    """The verdict with `sink_at`: the special token where the head rests, or that it is none.
+
+    Args:
+        verdict: On any head.
+        tokens: The ids that were run; -1 is padding.
+        texts: The text of each of a row's tokens, without the padding.
+        special: Ids of special tokens.
+    """
+    place = verdict.sink_position
+    if place is None:
+        return verdict
+    starts = first_token(tokens).tolist()
+    ids = [
+        int(row[at + place]) if at + place < len(row) else NONE for row, at in zip(tokens, starts)
+    ]
+    there = Counter(texts[i][place] for i, token in enumerate(ids) if token in special)
+    word = there.most_common(1)[0][0] if there else "an ordinary token"
+    return replace(verdict, sink_at=f"{word} at {place}")
 
 
 def label_heads(
@@ -184,7 +242,7 @@ def label_heads(
         largest_effect: The largest such effect of any head of the model, up or down.
     """
     nulls = nulls or {}
-    kinds = [kind for kind in TARGETS if kind in scores.tallies]
+    kinds = [kind for kind in KINDS if kind in scores.tallies]
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
     chances = {kind: scores.tallies[kind].uniform_mean.tolist() for kind in kinds}
 
@@ -198,7 +256,7 @@ def label_heads(
             margins[kind] = min(spare, above_null)
             if spare >= 0 and above_null > 0:
                 held.append(kind)
-        labels = [LABELS[kind] for kind in held]
+        labels = [kind.replace("_", " ") for kind in held]
         least = thresholds.anti_induction * largest_effect
         pushes_down = induction_effect is not None and float(induction_effect[1, head]) < -least
         if LABELS["induction"] in labels and pushes_down:
@@ -255,7 +313,7 @@ def to_spare(
     """
     return {
         kind: excess(scores[kind], chance[kind]) - getattr(thresholds, kind)
-        for kind in TARGETS
+        for kind in KINDS
         if kind in scores
     }
 
@@ -267,14 +325,17 @@ def why_not_measured(
     *,
     special: Collection[int] = (),
     window: int | None = None,
+    causal: bool = True,
 ) -> dict[str, str]:
     """For each kind absent from `scores`, the reason in words."""
     copies = (earlier_copies(tokens) != NONE).any(-1) & ordinary(tokens, special)
-    reasons = {}
-    for kind in TARGETS:
+    reasons = {} if causal else {"induction": "the model looks both ways"}
+    for kind in rules(causal):
         if kind in scores.tallies:
             continue
-        without_window = (targets_of(kind, tokens, special, thresholds) != NONE).any(-1).sum()
+        without_window = (
+            (targets_of(kind, tokens, special, thresholds, causal) != NONE).any(-1).sum()
+        )
         if without_window >= thresholds.min_queries and window is not None:
             reasons[kind] = f"the targets lie beyond the layer's window of {window} tokens"
         elif kind in ("induction", "duplicate_token") and not copies.any():

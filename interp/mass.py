@@ -131,8 +131,9 @@ class FromPattern:
     def means(self) -> "Means":
         """What is averaged over each query's whole attention."""
         places = torch.arange(self.pattern.shape[-1], device=self.pattern.device).float()
-        back = places * self.pattern.sum(-1) - self.pattern @ places
-        return Means(torch.special.entr(self.pattern).sum(-1), back, None)
+        away = (places[:, None] - places).abs()
+        distance = torch.einsum("bhqk,qk->bhq", self.pattern, away)
+        return Means(torch.special.entr(self.pattern).sum(-1), distance, None)
 
 
 class FromQK:

@@ -24,17 +24,29 @@ class AttentionPatterns(torch.Tensor):
         texts: The text of each token, for each row.
         learned_sinks: Whether the model learned sinks that are no key (gpt-oss): a row then
             sums to less than 1 by what went there.
+        causal: Whether no query looks ahead.
+        special: The model's special ids.
+        stack: Of an encoder-decoder `encoder`, `decoder` or `cross`; None for other models.
+            `cross` is `[layer, batch, head, query=decoder, key=encoder]`, and its `tokens` and
+            `texts` are the decoder's.
+        key_tokens: For `cross`, the encoder's token ids.
+        key_texts: For `cross`, their texts.
     """
 
     tokens: Int[Tensor, "batch pos"]
     layers: tuple[int, ...]
     texts: list[list[str]]
     learned_sinks: bool
+    causal: bool = True
+    special: frozenset[int] = frozenset()
+    stack: str | None = None
+    key_tokens: Int[Tensor, "batch key"] | None = None
+    key_texts: list[list[str]] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AttentionPatterns":
         twin = self.as_subclass(torch.Tensor).clone().as_subclass(AttentionPatterns)
-        twin.tokens, twin.layers, twin.texts = self.tokens.clone(), self.layers, self.texts
-        twin.learned_sinks = self.learned_sinks
+        twin.__dict__.update(vars(self))
+        twin.tokens = self.tokens.clone()
         return twin
 
     # As for nn.Parameter: what is computed from it is a plain tensor.
@@ -124,16 +136,17 @@ def check_pattern(
     where: str,
     window: int | None = None,
     learned_sinks: bool = False,
+    causal: bool = True,
 ) -> None:
-    """Refuse what cannot be causal attention over `tokens` within `window`.
+    """Refuse what cannot be attention over `tokens` within `window`, causal unless told otherwise.
 
     With `learned_sinks` part of the attention may go to what is no key, and rows may sum to
     less than 1.
 
     Raises:
         InputError: If shapes disagree, or a real query's row holds NaN or negative entries,
-            looks ahead, at padding or beyond the window, or does not sum to 1 within 1 %
-            (with `learned_sinks`: to more than that).
+            looks ahead (where `causal`), at padding or beyond the window, or does not sum to 1
+            within 1 % (with `learned_sinks`: to more than that).
     """
     batch, _, query, key = pattern.shape
     if query != key:
@@ -154,14 +167,18 @@ def check_pattern(
         raise InputError(
             f"patterns must be attention after the softmax, got {rows.min().item():.3g} in {where}"
         )
-    allowed = torch.ones(query, key, dtype=torch.bool, device=pattern.device).tril()
+    allowed = torch.ones(query, key, dtype=torch.bool, device=pattern.device)
     if window is not None:
-        allowed = allowed.triu(1 - window)
+        allowed = allowed.triu(1 - window).tril(window - 1)
+    allowed = allowed.tril() if causal else allowed
     astray = (rows * ~(allowed & real[:, None, None])).sum(-1).amax().item()
     if astray > 1e-6:
+        rule = "be causal, leave padding alone" if causal else "leave padding alone"
+        ahead = causal and rows.triu(1).sum(-1).amax().item() > 1e-6
+        hint = "; of a model that looks both ways, give causal=False" if ahead else ""
         raise InputError(
-            "patterns must be causal, leave padding alone and keep to the layer's window:"
-            f" a query in {where} puts {astray:.3g} of its attention elsewhere"
+            f"patterns must {rule} and keep to the layer's window:"
+            f" a query in {where} puts {astray:.3g} of its attention elsewhere{hint}"
         )
     above = rows.sum(-1) - 1
     off = torch.where(real[:, None], above if learned_sinks else above.abs(), 0)

@@ -15,7 +15,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.mass import Attention, FromPattern, Tally, visible_keys
 from interp.sinks import halves, sink_columns, spaced
-from interp.targets import NONE, TARGETS, first_token, ordinary, positions
+from interp.targets import KINDS, NONE, first_token, ordinary, positions, rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +23,11 @@ class Thresholds:
     """Every number that decides a label, in one place.
 
     Attributes:
-        induction: Least excess for the label, here and in the next five.
+        induction: Least excess for the label, here and in the next six.
             0.4 is the usual value for stripes (ARENA 1.2).
         duplicate_token: As `induction`.
         previous_token: As `induction`.
+        next_token: As `induction`.
         current_token: As `induction`.
         local_window: No published value: more than half of the attention.
         anti_induction: How far below 0 a head with the induction label must push the right
@@ -43,6 +44,7 @@ class Thresholds:
     induction: float = 0.4
     duplicate_token: float = 0.4
     previous_token: float = 0.4
+    next_token: float = 0.4
     current_token: float = 0.4
     local_window: float = 0.5
     anti_induction: float = 0.1
@@ -53,7 +55,7 @@ class Thresholds:
     min_queries: int = 4
 
     def __post_init__(self) -> None:
-        for name in (*TARGETS, "sink_column", "anti_induction"):
+        for name in (*KINDS, "sink_column", "anti_induction"):
             if not 0 < getattr(self, name) <= 1:
                 raise InputError(f"{name} must be in (0, 1], got {getattr(self, name)}")
         for name in ("window_width", "sink_queries", "min_queries"):
@@ -106,8 +108,11 @@ class Questions:
         keys: By kind, where each query should look.
         fit: The queries that count.
         seen: How many keys each query may attend to.
+        last: The last of them.
+        resting: Where idle heads rest, by the tokens alone.
         queries: Some of those that count, to look for sink columns in their rows.
-        later: For each key, those of `queries` after it (see `interp.sinks.halves`).
+        later: For each key, those of `queries` that can rest on it (see `interp.sinks.halves`).
+        causal: Whether a key after the query is out of sight.
         statistics: Whether entropy and mean distance are asked for, which without a pattern
             takes as long as the attention itself.
         elsewhere: Whether this is for a null: see `ask_elsewhere`.
@@ -117,8 +122,11 @@ class Questions:
     keys: dict[str, Int[Tensor, "batch pos _"]]
     fit: Bool[Tensor, "batch pos"]
     seen: Int[Tensor, "batch pos"]
+    last: Int[Tensor, "batch pos"]
+    resting: Bool[Tensor, "batch pos"]
     queries: Int[Tensor, "batch s"]
     later: Bool[Tensor, "half=2 batch s pos"]
+    causal: bool
     statistics: bool
     elsewhere: bool = False
 
@@ -130,7 +138,8 @@ def ask(
     special: Collection[int] = (),
     window: int | None = None,
     thresholds: Thresholds,
-    kinds: Collection[str] = tuple(TARGETS),
+    kinds: Collection[str] = KINDS,
+    causal: bool = True,
     statistics: bool = True,
 ) -> Questions:
     """Work out what to ask of a layer.
@@ -142,25 +151,34 @@ def ask(
         special: Ids of special tokens.
         window: How far back the layer may look, the query included.
         thresholds: For the width of the local window.
-        kinds: Which kinds to score.
+        kinds: Which kinds to score, of those that the direction has.
+        causal: Whether a query sees no key after itself; otherwise `window` goes both ways.
         statistics: Whether to tally entropy and mean distance too.
     """
     fit = ordinary(tokens, special)
     if counted is not None:
         fit = fit & counted
     keys = {
-        kind: _in_sight(targets_of(kind, tokens, special, thresholds), tokens, window)
-        for kind in TARGETS
+        kind: _in_sight(targets_of(kind, tokens, special, thresholds, causal), tokens, window)
+        for kind in rules(causal)
         if kind in kinds
     }
     queries = spaced(fit)
+    first = positions(tokens) == first_token(tokens)[:, None]
+    listed = (tokens != NONE) & ~ordinary(tokens, special)
+    seen, last = (
+        (visible_keys(tokens, window), positions(tokens)) if causal else _around(tokens, window)
+    )
     return Questions(
         tokens=tokens,
         keys=keys,
         fit=fit,
-        seen=visible_keys(tokens, window),
+        seen=seen,
+        last=last,
+        resting=first if causal else listed,
         queries=queries,
-        later=halves(queries, tokens.shape[1]),
+        later=halves(queries, tokens.shape[1], causal=causal),
+        causal=causal,
         statistics=statistics,
     )
 
@@ -173,14 +191,14 @@ def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
     changes that; they are asked of as many keys drawn evenly from those in sight.
     """
     generator = torch.Generator().manual_seed(seed)
-    query = positions(questions.tokens)[..., None]
+    last = questions.last[..., None]
     keys = {}
     for kind, own in questions.keys.items():
         if kind in MATCHING:
             keys[kind] = own
             continue
         share = torch.rand(own.shape, generator=generator).to(own.device)
-        drawn = query - (share * questions.seen[..., None]).long()
+        drawn = last - (share * questions.seen[..., None]).long()
         keys[kind] = torch.where(own != NONE, drawn, NONE)
     return replace(questions, keys=keys, statistics=False, elsewhere=True)
 
@@ -213,10 +231,10 @@ def score_layer(
             columns, strongest = sink_columns(
                 rows, questions.later, share=thresholds.sink_column, least=thresholds.sink_queries
             )
-            places = _resting_places(columns, first_token(tokens), tokens)
-            before = _before(places, tokens)
-            number = before.sum(-1)
-            on_sink = attention.on_columns(places) * before
+            places = _listed(columns | questions.resting[:, None])
+            others = _others(places, tokens, questions.causal)
+            number = others.sum(-1)
+            on_sink = attention.on_columns(places) * others
             value, uniform = on_sink.sum(-1), number / seen[:, None]
             if questions.elsewhere:  # One key drawn for each query, as often as it has columns.
                 value = attention.mass(keys) * number
@@ -231,7 +249,9 @@ def score_layer(
         tallies[kind] = Tally.of(value, uniform, there.any(-1) & fit)
 
     if means is not None:
-        even = seen.log(), (seen - 1) / 2
+        ahead = questions.last - positions(tokens)
+        behind = seen - 1 - ahead
+        even = seen.log(), (behind * (behind + 1) + ahead * (ahead + 1)) / (2 * seen)
         even = [_per_head(value, attention.n_heads) for value in even]
         tallies["entropy"] = Tally.of(means.entropy, even[0], fit)
         tallies["mean_distance"] = Tally.of(means.distance, even[1], fit)
@@ -239,11 +259,25 @@ def score_layer(
 
 
 def targets_of(
-    kind: str, tokens: Int[Tensor, "batch pos"], special: Collection[int], thresholds: Thresholds
+    kind: str,
+    tokens: Int[Tensor, "batch pos"],
+    special: Collection[int],
+    thresholds: Thresholds,
+    causal: bool = True,
 ) -> Int[Tensor, "batch pos m"]:
     """The targets of one kind, with the window's width from `thresholds`."""
     width = {"width": thresholds.window_width} if kind == "local_window" else {}
-    return TARGETS[kind](tokens, special, **width)
+    return rules(causal)[kind](tokens, special, **width)
+
+
+def _around(
+    tokens: Int[Tensor, "batch pos"], window: int | None
+) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
+    """How many keys a query that looks both ways sees, and the last of them."""
+    here, first = positions(tokens), first_token(tokens)[:, None]
+    reach = tokens.shape[1] if window is None else window - 1
+    last = (here + reach).minimum(first + (tokens != NONE).sum(-1, keepdim=True) - 1)
+    return (last - (here - reach).maximum(first) + 1).clamp(min=1), last
 
 
 def _in_sight(
@@ -251,27 +285,22 @@ def _in_sight(
 ) -> Int[Tensor, "batch query m"]:
     if window is None:
         return keys
-    return torch.where(positions(tokens)[..., None] - keys < window, keys, NONE)
+    return torch.where((positions(tokens)[..., None] - keys).abs() < window, keys, NONE)
 
 
-def _resting_places(
-    columns: Bool[Tensor, "batch head key"],
-    first: Int[Tensor, " batch"],
-    tokens: Int[Tensor, "batch key"],
-) -> Int[Tensor, "batch head m"]:
-    """The first token and the head's other sink columns."""
-    columns = columns | (positions(tokens) == first[:, None])[:, None]
+def _listed(columns: Bool[Tensor, "batch head key"]) -> Int[Tensor, "batch head m"]:
+    """The places of the columns, filled up with -1."""
     most = int(columns.sum(-1).max())
     chosen = columns.int().topk(most, dim=-1)
     return torch.where(chosen.values > 0, chosen.indices, NONE)
 
 
-def _before(
-    places: Int[Tensor, "batch head m"], tokens: Int[Tensor, "batch query"]
+def _others(
+    places: Int[Tensor, "batch head m"], tokens: Int[Tensor, "batch query"], causal: bool
 ) -> Bool[Tensor, "batch head query m"]:
-    """Which places come before each query: its attention to itself is not rest."""
-    query = rearrange(positions(tokens), "b q -> b 1 q 1")
-    return (places[:, :, None] < query) & (places[:, :, None] != NONE)
+    """Which places each query can rest on: its attention to itself is not rest."""
+    query, place = rearrange(positions(tokens), "b q -> b 1 q 1"), places[:, :, None]
+    return ((place < query) if causal else (place != query)) & (place != NONE)
 
 
 def _per_head(

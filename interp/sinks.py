@@ -29,15 +29,24 @@ def spaced(counted: Bool[Tensor, "batch pos"], most: int = SAMPLE) -> Int[Tensor
     return torch.where(there, order.gather(-1, chosen), NONE)
 
 
-def halves(queries: Int[Tensor, "batch s"], n_keys: int) -> Bool[Tensor, "half=2 batch s key"]:
-    """For each key, the nearer and the farther half of the `queries` after it; -1 is none.
+def halves(
+    queries: Int[Tensor, "batch s"], n_keys: int, *, causal: bool = True
+) -> Bool[Tensor, "half=2 batch s key"]:
+    """For each key, the nearer and the farther half of the `queries` that can rest on it.
 
+    Those are the queries after it; where attention is not `causal`, all but itself. -1 is none.
     Of an odd number the one in the middle is farther.
     """
     key = torch.arange(n_keys, device=queries.device)
-    after = (queries[..., None] > key) & (queries != NONE)[..., None]
-    near = after & (after.cumsum(1) <= after.sum(1, keepdim=True) // 2)
-    return torch.stack([near, after & ~near])
+    away = queries[..., None] - key
+    others = ((away > 0) if causal else (away != 0)) & (queries != NONE)[..., None]
+    if causal:  # They come in the order of their distance.
+        rank = others.cumsum(1)
+    else:
+        away = torch.where(others, away.abs(), n_keys)
+        rank = away.argsort(1, stable=True).argsort(1) + 1
+    near = others & (rank <= others.sum(1, keepdim=True) // 2)
+    return torch.stack([near, others & ~near])
 
 
 def sink_columns(

@@ -1,7 +1,7 @@
 """Where each kind of head looks, from the token ids alone.
 
-A kind of head is a rule that says to which earlier positions a query should attend:
-its *targets*. Every rule here has the same shape:
+A kind of head is a rule that says to which positions a query should attend: its *targets*. Every
+rule here has the same shape:
 
     tokens [batch, pos]  ->  keys [batch, query, m]
 
@@ -13,6 +13,9 @@ padding is where idle heads rest (see `sink`), and `special` ids (BOS, EOS, sepa
 are resting places too. So that rest is never mistaken for work, neither is a query or a
 target of any other kind; and where two kinds would want the same key (after "A A" the
 earlier A *is* the previous token) the query cannot tell them apart and is left out.
+
+`TARGETS` are the kinds of heads that look back, as all do in a causal model; `BOTH_WAYS` are
+those of heads that look ahead too, as in BERT.
 """
 
 from collections.abc import Callable, Collection
@@ -71,6 +74,19 @@ def previous_token(
     return _keep_clear(tokens, special, positions(tokens)[..., None] - 1)
 
 
+def next_token(
+    tokens: Int[Tensor, "batch pos"], special: Collection[int] = ()
+) -> Int[Tensor, "batch query 1"]:
+    """The token after the query.
+
+    Example:
+        >>> next_token(torch.tensor([[0, 7, 8, 9]]))[0, :, 0].tolist()
+        [-1, 2, 3, -1]
+    """
+    after = positions(tokens)[..., None] + 1
+    return _keep_clear(tokens, special, torch.where(after < tokens.shape[1], after, NONE))
+
+
 def current_token(
     tokens: Int[Tensor, "batch pos"], special: Collection[int] = ()
 ) -> Int[Tensor, "batch query 1"]:
@@ -92,6 +108,20 @@ def local_window(
     return _for_queries(ordinary(tokens, special) & outside, window)
 
 
+def window_around(
+    tokens: Int[Tensor, "batch pos"], special: Collection[int] = (), *, width: int = 8
+) -> Int[Tensor, "batch query m"]:
+    """The query and the `width // 2` positions on each side of it.
+
+    A query counts if all of them are ordinary tokens, so that no resting place lies inside.
+    """
+    half = width // 2
+    keys = positions(tokens)[..., None] + torch.arange(-half, half + 1, device=tokens.device)
+    within = (keys >= 0) & (keys < tokens.shape[1])
+    kept = _keep_clear(tokens, special, torch.where(within, keys, NONE))
+    return _for_queries(within.all(-1), kept)
+
+
 def duplicate_token(
     tokens: Int[Tensor, "batch pos"], special: Collection[int] = ()
 ) -> Int[Tensor, "batch query m"]:
@@ -102,6 +132,20 @@ def duplicate_token(
         [3, 1]
     """
     return _apart(tokens, special, earlier_copies(tokens))
+
+
+def any_copy(
+    tokens: Int[Tensor, "batch pos"], special: Collection[int] = ()
+) -> Int[Tensor, "batch query m"]:
+    """Every other place of the query's own token, before it or after it.
+
+    Example:
+        >>> any_copy(torch.tensor([[0, 7, 8, 7, 9, 7]]))[0, 3].tolist()
+        [1, 5]
+    """
+    back = earlier_copies(tokens.flip(-1)).flip(1)
+    later = torch.where(back == NONE, NONE, tokens.shape[1] - 1 - back)
+    return _apart(tokens, special, torch.cat([earlier_copies(tokens), later], dim=-1))
 
 
 def induction(
@@ -129,7 +173,26 @@ TARGETS: dict[str, Callable[..., Int[Tensor, "batch query m"]]] = {
     "local_window": local_window,
     "sink": sink,
 }
-"""Every kind of head, the most specific first."""
+"""Every kind of head that looks back, the most specific first."""
+
+BOTH_WAYS: dict[str, Callable[..., Int[Tensor, "batch query m"]]] = {
+    "duplicate_token": any_copy,
+    "previous_token": previous_token,
+    "next_token": next_token,
+    "current_token": current_token,
+    "local_window": window_around,
+    "sink": sink,
+}
+"""Every kind of head that looks ahead too. Induction is not among them: it completes a text
+from what came before, and here what comes next is in sight."""
+
+KINDS = ("induction", *BOTH_WAYS)
+"""All kinds, the most specific first."""
+
+
+def rules(causal: bool) -> dict[str, Callable[..., Int[Tensor, "batch query m"]]]:
+    """The kinds of a model by its direction, each with its rule."""
+    return TARGETS if causal else BOTH_WAYS
 
 
 def earlier_copies(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch query m"]:
@@ -174,6 +237,6 @@ def _apart(
     special: Collection[int],
     keys: Int[Tensor, "batch query m"],
 ) -> Int[Tensor, "batch query m"]:
-    """`_keep_clear`, and without queries one of whose targets is the current or previous token."""
-    near = (keys >= positions(tokens)[..., None] - 1).any(-1)
+    """`_keep_clear`, and without queries that have themselves or a neighbour among the targets."""
+    near = ((keys - positions(tokens)[..., None]).abs() <= 1).any(-1)
     return _for_queries(~near, _keep_clear(tokens, special, keys))
