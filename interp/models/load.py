@@ -1,7 +1,5 @@
 """From a name, a folder, a file or a loaded model to a `Model`: `load_model`."""
 
-import copy
-import itertools
 import os
 import shutil
 from pathlib import Path
@@ -24,6 +22,7 @@ from interp.models.kinds import open_empty_windows, windows
 from interp.models.model import Model, text_config
 from interp.models.switches import quiet
 from interp.models.weight_files import check_folder
+from interp.models.wrapped import twin, unwrapped
 
 DEFAULT = "SmolLM2-135M"
 """What to ask for to get the model that needs no hub: see `interp.fetch`."""
@@ -51,8 +50,9 @@ def load_model(
     Args:
         model: The default model's name (from the package index, no hub needed), a hub id
             such as `gpt2`, a Hugging Face folder, a `.gguf` file, a loaded Hugging Face
-            model, or a `TransformerBridge`. A loaded model is not changed: its weights are
-            shared, its settings are not.
+            model, also one that is compiled, spread over devices or adapted by PEFT, or a
+            `TransformerBridge`. A loaded model is not changed: its weights are shared (those
+            that an adapter changes are copied), its settings are not.
         tokenizer: For a loaded model; without one it takes token ids only.
         dtype: Of weights and arithmetic, for a model loaded here.
         device: `auto` is the CUDA device if there is one, else the CPU.
@@ -69,14 +69,9 @@ def load_model(
         name = str(getattr(model.cfg, "model_name", None) or "bridge")
         tokenizer = model.tokenizer if tokenizer is None else tokenizer
         return _opened(model, None, tokenizer, name, None)
-    if isinstance(model, transformers.PreTrainedModel):
-        return bridged(_twin(model), tokenizer, model.name_or_path or type(model).__name__, None)
     if isinstance(model, torch.nn.Module):
-        raise InputError(
-            "model must be a transformers model itself, got"
-            f" {type(model).__name__}: give what it wraps (PEFT: merge_and_unload(),"
-            " torch.compile: _orig_mod)"
-        )
+        own = unwrapped(model)
+        return bridged(own, tokenizer, own.name_or_path or type(own).__name__, None)
     if not isinstance(model, str | os.PathLike) or not os.fspath(model):
         raise InputError(f"model must be a name, a path or a loaded model, got {model!r}")
 
@@ -229,12 +224,6 @@ def _reason(error: Exception) -> str:
     return f"the file is damaged or of an unknown kind ({told})"
 
 
-def _twin(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
-    """A second model over the same weights, since a bridge rebuilds the modules it wraps."""
-    shared = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
-    return copy.deepcopy(model, shared)
-
-
 def bridged(
     model: transformers.PreTrainedModel, tokenizer: Any, name: str, revision: str | None
 ) -> Model:
@@ -244,7 +233,7 @@ def bridged(
     model.set_attn_implementation("eager")
     model.config.architectures = [architecture]
     open_empty_windows(text_config(model))
-    plain = _twin(model)
+    plain = twin(model)
     try:
         # Some adapters draw random numbers while they build.
         with quiet(), torch.random.fork_rng(devices=[]):

@@ -62,8 +62,9 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.bridge.parameters()).device
+        """Where the weights are, or the CPU where each is fetched when it is used."""
+        there = (weight.device for weight in self.bridge.parameters() if not weight.is_meta)
+        return next(there, torch.device("cpu"))
 
     @property
     def dtype_name(self) -> str:
@@ -175,9 +176,7 @@ class Model:
         return kinds(
             self._config,
             self.windows,
-            attending=[
-                i for i in range(self.n_layers) if f"blocks.{i}.attn.hook_pattern" in hooks
-            ],
+            attending=[i for i in range(self.n_layers) if f"blocks.{i}.attn.hook_pattern" in hooks],
             alibi=self._alibi,
             learned_sinks=self.learned_sinks,
         )
