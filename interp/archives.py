@@ -54,17 +54,18 @@ def _read(
     # What a damaged file can set off is not for numpy's or Python's readers to say: all of it.
     except Exception as error:
         told = " ".join(str(error).split())[:150] or type(error).__name__
-        if "allow_pickle" in told or "pickle" in told.lower():
-            told = "Python objects or no array at all, which are never opened"
+        if "pickle" in told or "Python objects" in told:
+            told = "Python objects, which are never opened"
         raise InputError(f"{path} must be a whole {path.suffix} file, got: {told}") from error
 
 
-def _numpy(path: Path) -> Any:
-    # Arrays of an archive cannot be mapped, and numpy takes no notice of the wish.
-    opened = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(opened, np.lib.npyio.NpzFile):
-        return opened
-    with opened:
+def _npy(path: Path) -> Any:
+    return np.lib.format.open_memmap(path, mode="r")
+
+
+def _npz(path: Path) -> Any:
+    with path.open("rb") as file:
+        opened = np.load(file, allow_pickle=False)
         return {name: opened[name] for name in opened.files}
 
 
@@ -83,4 +84,4 @@ def _text(path: Path) -> Any:
     return [row[0] for row in rows] if all(len(row) == 1 for row in rows) else rows
 
 
-_ARRAYS = {".npy": _numpy, ".npz": _numpy, ".safetensors": _safetensors}
+_ARRAYS = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}

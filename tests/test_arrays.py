@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-import transformers
 from tiny_models import tiny
 
 import interp
@@ -45,10 +44,6 @@ def labels(source: Any, tokens: Any = None, **options: Any) -> list[str]:
     return [verdict.label for verdict in verdicts]
 
 
-def numpy_of(stack: torch.Tensor) -> np.ndarray:
-    return stack.numpy()
-
-
 # Files.
 
 
@@ -64,3 +59,359 @@ def test_an_npy_file_is_read_with_its_tokens_in_any_kind_of_file(tmp_path):
     for name in names:
         assert labels(tmp_path / "p.npy", tmp_path / name) == LABELS, name
     assert labels(str(tmp_path / "p.npy"), IDS) == LABELS
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+@pytest.mark.parametrize("name", ["layer{}", "{}", "blocks.{}.attn.hook_pattern"])
+def test_layers_by_name_come_by_number_and_keep_it(ending, name, tmp_path):
+    arrays = {name.format(10): STACK[1], name.format(9): STACK[0], name.format(11): STACK[0]}
+    path = tmp_path / f"p.{ending}"
+    if ending == "npz":
+        np.savez(path, tokens=np.array(IDS), **{n: a.numpy() for n, a in arrays.items()})
+    else:
+        tensors = {n: a.clone() for n, a in arrays.items()}
+        safetensors.torch.save_file({**tensors, "input_ids": torch.tensor([IDS])}, path)
+    assert labels(path) == [*LABELS, *LABELS[:2]]
+    heads = [str(verdict.head) for verdict in interp.classify_heads(path)]
+    assert heads == ["L9H0", "L9H1", "L10H0", "L10H1", "L11H0", "L11H1"]
+    assert interp.read_patterns(path).layers == (9, 10, 11)
+
+
+@pytest.mark.parametrize("shape", ["[layer, ...]", "[batch, ...]", "[head, ...]", "unnamed"])
+def test_an_archive_of_one_array_is_all_layers(shape, tmp_path):
+    array = {"[layer, ...]": STACK, "[batch, ...]": HEADS, "[head, ...]": HEADS[0]}.get(
+        shape, STACK
+    )
+    name = "arr_0" if shape == "unnamed" else "patterns"
+    np.savez(tmp_path / "p.npz", **{name: array.numpy(), "tokens": np.array(IDS)})
+    assert labels(tmp_path / "p.npz") == (LABELS if array.ndim == 5 else LABELS[:2])
+
+
+def test_half_precision_files_are_read_as_they_are(tmp_path):
+    stack = STACK.bfloat16()
+    safetensors.torch.save_file(
+        {"patterns": stack, "tokens": torch.tensor(IDS)}, tmp_path / "p.safetensors"
+    )
+    assert labels(tmp_path / "p.safetensors") == LABELS
+    np.save(tmp_path / "p.npy", STACK.half().numpy())
+    assert labels(tmp_path / "p.npy", IDS) == LABELS
+    read = interp.read_patterns(tmp_path / "p.npy", IDS)
+    assert read.dtype == torch.float32
+    assert torch.equal(read, STACK)
+
+
+class Trap:
+    """Leaves a file behind where it is unpickled."""
+
+    def __init__(self, path: Any) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> Any:
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "a pickle named npy"])
+def test_python_objects_in_a_file_are_refused_and_never_made(ending, tmp_path):
+    told = "magic string" if "named" in ending else "Python objects, which are never opened"
+    trap = np.array([Trap(tmp_path / "sprung")], dtype=object)
+    path = tmp_path / ("p.npz" if ending == "npz" else "p.npy")
+    if ending == "npz":
+        np.savez(path, patterns=trap)
+    elif ending == "npy":
+        np.save(path, trap, allow_pickle=True)
+    else:
+        path.write_bytes(pickle.dumps(trap))
+    for arguments in ((path, IDS), (STACK, path)):
+        with pytest.raises(InputError, match=told):
+            interp.read_patterns(*arguments)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_damaged_file_is_refused_in_one_line_wherever_it_ends(tmp_path):
+    np.savez(tmp_path / "p.npz", patterns=HEADS[:, :1, :4, :4].numpy(), tokens=np.array(IDS[:4]))
+    np.save(tmp_path / "p.npy", HEADS[:, :1, :4, :4].numpy())
+    tensors = {"patterns": HEADS[:, :1, :4, :4].contiguous()}
+    safetensors.torch.save_file(tensors, tmp_path / "p.safetensors")
+    for name in ("p.npz", "p.npy", "p.safetensors"):
+        whole = (tmp_path / name).read_bytes()
+        for end in range(0, len(whole), 7):
+            (tmp_path / name).write_bytes(whole[:end])
+            with pytest.raises(InputError, match="must be a whole") as caught:
+                interp.read_patterns(tmp_path / name, IDS[:4])
+            assert "\n" not in str(caught.value)
+
+
+FILES = {
+    "no file": ("missing.npy", IDS, "patterns must be a file that is there, got .*missing.npy"),
+    "another ending": (
+        "p.pt",
+        IDS,
+        r"patterns must be .* \(.npy, .npz, .safetensors\), got .*p.pt",
+    ),
+    "a text for tokens": (STACK, "the cat sat", "tokens must be .* got 'the cat sat'"),
+    "no file of tokens": (STACK, "missing.json", "tokens must be a file that is there"),
+}
+
+
+@pytest.mark.parametrize(("source", "tokens", "message"), FILES.values(), ids=FILES)
+def test_a_file_that_is_none_is_refused_in_words(source, tokens, message):
+    with pytest.raises(InputError, match=message):
+        interp.read_patterns(source, tokens)
+
+
+def test_text_that_holds_no_whole_numbers_is_refused(tmp_path):
+    for name, text in (("t.txt", "1 2 three"), ("t.json", '{"a": [1], "b": [2]}'), ("t.json", "[")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InputError, match=r"must be a whole|must be named tokens or input_ids"):
+            interp.read_patterns(STACK, tmp_path / name)
+
+
+# Arrays of every make.
+
+
+ARRAYS = {
+    "float64": lambda a: a.astype(np.float64),
+    "the other byte order": lambda a: a.astype(">f4"),
+    "half, the other byte order": lambda a: a.astype(">f2"),
+    "read only": lambda a: np.frombuffer(a.tobytes(), np.float32).reshape(a.shape),
+    "backwards in memory": lambda a: a[:, :, ::-1].copy()[:, :, ::-1],
+    "columns first": lambda a: np.asfortranarray(a),
+    "with steps": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    "proxies": lambda a: SimpleNamespace(value=torch.from_numpy(a)),
+    "a list of proxies": lambda a: [SimpleNamespace(value=torch.from_numpy(x)) for x in a],
+    "a mapping by number": lambda a: {1: a[1], 0: a[0]},
+    "a mapping of proxies": lambda a: {
+        f"layer{i}": SimpleNamespace(value=x) for i, x in enumerate(a)
+    },
+    "all layers by one name": lambda a: {"attentions": tuple(torch.from_numpy(a))},
+}
+
+
+@pytest.mark.parametrize("make", ARRAYS.values(), ids=ARRAYS)
+def test_arrays_of_every_make_give_the_same_labels_and_stay_as_they_were(make):
+    array = STACK.numpy().copy()
+    assert labels(make(array), IDS) == LABELS
+    assert labels(make(array), np.array(IDS, dtype=">i8")) == LABELS
+    assert np.array_equal(array, STACK.numpy())
+
+
+def test_what_is_read_is_a_copy_that_knows_its_tokens_and_no_texts():
+    source = STACK.clone()
+    read = interp.read_patterns(source, IDS)
+    source[:] = 0
+    assert torch.equal(read, STACK)
+    assert read.tokens.tolist() == [IDS]
+    assert read.texts[0][:2] == ["<3>", "<10>"]
+    assert (read.layers, read.learned_sinks) == ((0, 1), False)
+
+
+def test_a_tokenizers_mask_says_what_is_padding_on_either_side():
+    wide = torch.full((2, 1, 2, LENGTH + 3, LENGTH + 3), 1 / (LENGTH + 3))
+    wide[:, :, :, 3:, :3] = 0
+    wide[:, :, :, 3:, 3:] = STACK
+    mask = [[0] * 3 + [1] * LENGTH]
+    tokens = {"input_ids": [[2] * 3 + IDS], "attention_mask": mask}
+    assert labels(wide, tokens) == LABELS
+    read = interp.read_patterns(wide, tokens)
+    assert read.tokens[0, :4].tolist() == [NONE, NONE, NONE, 3]
+    assert not read[..., :3, :].any()
+
+
+def test_learned_sinks_are_an_option_of_reading_too(tmp_path):
+    np.save(tmp_path / "p.npy", 0.3 * STACK.numpy())
+    with pytest.raises(InputError, match=r"sum to 1, got 0\.3 in layer 0, head 0, query 0"):
+        interp.read_patterns(tmp_path / "p.npy", IDS)
+    read = interp.read_patterns(tmp_path / "p.npy", IDS, learned_sinks=True)
+    assert read.learned_sinks
+    scores = [verdict.scores for verdict in interp.classify_heads(read)]
+    # Shares of all attention, what went to no key among it.
+    assert scores[0]["previous_token"] == pytest.approx(0.3)
+    assert scores[1]["induction"] == pytest.approx(0.3)
+
+
+# Buffers of fixed size.
+
+
+def test_a_buffer_that_is_0_beyond_the_tokens_gives_the_same_numbers():
+    pattern = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).tril()
+    pattern /= pattern.sum(-1, keepdim=True)
+    tokens = [3, *range(10, 18), *range(10, 17)]
+    buffer = torch.zeros(1, 3, 128, 128)
+    buffer[..., :16, :16] = pattern
+    for wide in (buffer, buffer[..., :16, :]):
+        assert interp.classify_heads(wide, tokens) == interp.classify_heads(pattern, tokens)
+        assert torch.equal(interp.read_patterns(wide, tokens)[0], pattern)
+    buffer[0, 1, 99, 5] = 1
+    with pytest.raises(InputError, match="16 tokens for 1 patterns over 128 positions"):
+        interp.classify_heads(buffer, tokens)
+
+
+# Names.
+
+
+NAMES = {
+    "layer10": 10,
+    "layers.3": 3,
+    "L3": 3,
+    "arr_2": 2,
+    "model.layers.7.self_attn": 7,
+    "transformer.h.1.attn": 1,
+    "attn_weights_4": 4,
+    5: 5,
+    "blocks.0.atn.hook_pattern": None,
+    "blocks.0.attn.hook_attn_scores": None,
+    "L5H1": None,
+    "layer-1": None,
+    "layers": None,
+    -1: None,
+    True: None,
+}
+
+
+@pytest.mark.parametrize(("name", "number"), NAMES.items(), ids=map(str, NAMES))
+def test_a_layers_name_is_its_words_and_one_number(name, number):
+    assert layer_number(name) == number
+
+
+UNKNOWN = {
+    "a typing error": (
+        {"blocks.0.atn.hook_pattern": HEADS},
+        "got 'blocks.0.atn.hook_pattern'; blocks.0.attn.hook_pattern comes near",
+    ),
+    "one among others": (
+        {"blocks.0.attn.hook_pattern": HEADS, "blocks.1.atn.hook_pattern": HEADS},
+        "got 'blocks.1.atn.hook_pattern'; blocks.1.attn.hook_pattern comes near",
+    ),
+    "one of a file": ({"layer0": HEADS, "lyaer1": HEADS}, "got 'lyaer1'; layer1 comes near"),
+    "other activations": (
+        {f"blocks.{i}.hook_resid_pre": HEADS for i in range(6)},
+        "got 'blocks.0.hook_resid_pre', .* and 2 more",
+    ),
+    "nothing": ({}, "patterns must hold arrays, got none"),
+    "one layer twice": (
+        {"layer1": HEADS, "1": HEADS},
+        "patterns must have one array a layer, got layer1 and 1",
+    ),
+    "vectors": ({"layer0": HEADS[0, 0]}, r"layer0 must be .* got shape \(21, 21\)"),
+}
+
+
+@pytest.mark.parametrize(("source", "message"), UNKNOWN.values(), ids=UNKNOWN)
+def test_names_that_match_nothing_are_refused_with_what_comes_near(source, message):
+    for read in (interp.read_patterns, interp.classify_heads):
+        with pytest.raises(InputError, match=message):
+            read(source, IDS)
+
+
+def test_a_cache_may_hold_all_else_beside_its_patterns():
+    cache = {"blocks.2.attn.hook_pattern": STACK[1], "blocks.0.attn.hook_pattern": STACK[0]}
+    cache |= {"blocks.0.hook_resid_pre": torch.zeros(1, LENGTH, 8), "hook_embed": torch.zeros(1)}
+    assert labels(cache, IDS) == LABELS
+    assert interp.read_patterns(cache, IDS).layers == (0, 2)
+
+
+# What libraries return.
+
+
+def loaded(family: str, attention: str = "eager") -> Any:
+    model = tiny(family)
+    model.set_attn_implementation(attention)
+    return model
+
+
+PROMPT = torch.tensor([[3, *range(10, 16), *range(10, 16)]])
+
+
+def test_what_a_transformers_model_returns_is_read_and_its_tuple_too():
+    output = loaded("llama")(PROMPT, output_attentions=True)
+    read = interp.read_patterns(output, PROMPT)
+    assert torch.equal(read, torch.stack(output.attentions))
+    assert torch.equal(interp.read_patterns(output.attentions, PROMPT), read)
+    assert torch.equal(interp.attention_patterns(tiny("llama"), PROMPT), read)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_fused_kernel_returns_is_explained_by_the_setting_to_change():
+    model = loaded("llama", "sdpa")
+    fused = model(PROMPT, output_attentions=True)
+    generated = model.generate(
+        PROMPT, max_new_tokens=2, output_attentions=True, return_dict_in_generate=True
+    )
+    nothing = [fused, fused.attentions, (None, None), ((None,), (None,)), model(PROMPT), generated]
+    for source in nothing:
+        for read in (interp.read_patterns, interp.classify_heads):
+            with pytest.raises(InputError, match='attn_implementation="eager" and call it with'):
+                read(source, PROMPT)
+
+
+def test_an_encoder_decoders_kinds_are_asked_for_by_name():
+    output = OrderedDict(
+        decoder_attentions=(HEADS,), cross_attentions=(HEADS,), encoder_attentions=(HEADS,)
+    )
+    with pytest.raises(InputError, match="give one of them by name, as output") as caught:
+        interp.classify_heads(output, IDS)
+    for name in output:
+        assert name in str(caught.value)
+    assert labels(output["decoder_attentions"], IDS) == LABELS[:2]
+
+
+@pytest.mark.parametrize("cache", ["growing", "of fixed size", "none"])
+def test_what_generation_returns_is_the_attention_of_one_plain_run(cache):
+    model = loaded("llama")
+    options = {"growing": {}, "of fixed size": {"cache_implementation": "static"}}
+    output = model.generate(
+        PROMPT,
+        max_new_tokens=5,
+        min_new_tokens=5,
+        do_sample=False,
+        output_attentions=True,
+        return_dict_in_generate=True,
+        **options.get(cache, {"use_cache": False}),
+    )
+    plain = model(output.sequences[:, :-1], output_attentions=True)
+    ran = output.sequences[:, :-1]
+    for source, tokens in (
+        (output, None),
+        (output.attentions, ran),
+        (output.attentions, output.sequences),
+    ):
+        read = interp.read_patterns(source, tokens)
+        # Float32 sums in another order with a cache.
+        torch.testing.assert_close(
+            read.as_subclass(torch.Tensor), torch.stack(plain.attentions), rtol=0, atol=1e-5
+        )
+        assert not read.triu(1).any()
+        assert torch.equal(read.tokens, ran)
+    interp.classify_heads(output)
+
+
+def test_generation_whose_rows_do_not_grow_by_one_is_refused():
+    square, row = torch.eye(4)[None, None], torch.eye(6)[None, None, 4:5, :5]
+    assert interp.read_patterns([[square], [row]], [1, 2, 3, 4, 5]).shape == (1, 1, 1, 5, 5)
+    for broken in (
+        [[square], [row[..., 1:]]],
+        [[square], [row], [row]],
+        [[square], [row.expand(2, -1, -1, -1)]],
+    ):
+        with pytest.raises(
+            InputError, match=r"must grow by a row a step, got .* run the model once"
+        ):
+            interp.read_patterns(broken, [1, 2, 3, 4, 5])
+    with pytest.raises(InputError, match="all layers at each step"):
+        interp.read_patterns([[square], [row, row]], [1, 2, 3, 4, 5])
+
+
+def test_a_beam_search_is_refused():
+    output = loaded("llama").generate(
+        PROMPT, max_new_tokens=2, num_beams=2, output_attentions=True, return_dict_in_generate=True
+    )
+    with pytest.raises(InputError, match="got a beam search"):
+        interp.classify_heads(output)
+
+
+def test_a_transformer_lens_cache_is_read_as_hooks_read_the_model():
+    model = interp.load_model(tiny("gpt2"))
+    for batch_axis in (True, False):
+        _, cache = model.bridge.run_with_cache(PROMPT, remove_batch_dim=not batch_axis)
+        read = interp.read_patterns(cache, PROMPT)
+        assert torch.equal(read, interp.attention_patterns(model, PROMPT))
