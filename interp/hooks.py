@@ -5,6 +5,7 @@ that no more than one layer's patterns need ever exist; `attention_patterns` kee
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +15,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError, whole
+from interp.memory import refuse_beyond
 from interp.models import Model, load_model
 from interp.patterns import AttentionPatterns
 from interp.targets import NONE
+
+_AT_WORK = 5
+"""Tensors of the size of one layer's patterns that are made while a layer attends."""
 
 
 def run(
@@ -83,15 +88,27 @@ def attention_patterns(
         `interp.scan_heads`.
 
     Raises:
-        InputError: If the prompt is empty or too long, a layer is not there, or
-            TransformerLens' hooks cannot run the model.
+        InputError: If the prompt is empty or too long, a layer is not there, the patterns would
+            not fit in memory (estimated before anything is run), or TransformerLens' hooks
+            cannot run the model.
     """
     model = load_model(model)
     tokens = model.to_tokens(inputs, bos=bos)
-    kept = {}
-    run(model, tokens, lambda layer, pattern: kept.__setitem__(layer, pattern.cpu()), layers=layers)
     order = attention_layers(model, layers)
-    patterns = torch.stack([kept[layer] for layer in order]).as_subclass(AttentionPatterns)
+    shape = (len(order), len(tokens), model.n_heads, tokens.shape[1], tokens.shape[1])
+    refuse_beyond(
+        "patterns",
+        4 * math.prod((len(order) + _AT_WORK, *shape[1:])),
+        "give fewer layers or tokens, or use interp.scan_heads, which keeps none",
+    )
+    patterns = torch.empty(shape).as_subclass(AttentionPatterns)
+
+    def keep(layer: int, pattern: Tensor) -> None:
+        for place, wanted in enumerate(order):
+            if wanted == layer:
+                patterns[place] = pattern
+
+    run(model, tokens, keep, layers=layers)
     patterns.tokens = tokens
     patterns.layers = tuple(order)
     patterns.texts = [model.texts_of(row[row != NONE]) for row in tokens]
@@ -156,8 +173,13 @@ def _forward(
 
 @contextmanager
 def _looking(model: Model) -> Iterator[None]:
-    """Evaluation mode and eager attention, and the caller's settings back afterwards."""
+    """Evaluation mode and eager attention, and the caller's settings back afterwards.
+
+    Some bridges keep each layer's pattern for good, which nothing reads: it is let go of.
+    """
     bridge, inner = model.bridge, model.inner
+    keeping = [module for module in bridge.modules() if hasattr(module, "_pattern")]
+    letting_go = [module.register_forward_hook(_let_go) for module in keeping]
     training = {module: module.training for module in bridge.modules()}
     implementation = getattr(getattr(inner, "config", None), "_attn_implementation", None)
     switch = implementation not in (None, "eager")
@@ -167,10 +189,16 @@ def _looking(model: Model) -> Iterator[None]:
     try:
         yield
     finally:
+        for handle in letting_go:
+            handle.remove()
         for module, mode in training.items():
             module.training = mode
         if switch:
             inner.set_attn_implementation(implementation)
+
+
+def _let_go(module: Any, inputs: Any, output: Any) -> None:
+    module._pattern = None
 
 
 def cheap_forward(model: Any) -> dict[str, Any]:
