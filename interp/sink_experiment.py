@@ -95,7 +95,8 @@ def sink_experiment(
     check_sizes(size=size, kept=kept, length=length)
     whole("rows", rows, least=2)
     caches, start = conditions(size, kept), size + kept
-    _check_scan(model, scan)
+    check_scan(scan, model.name)
+    _check_heads(model, scan)
     windowed.check(model, length)
     text = probes.text(encoded_passages(model), rows=rows, length=length, bos=model.bos)
     if text is None or len(text.tokens) < 2:
@@ -148,8 +149,14 @@ def sink_experiment(
     return result
 
 
-def check_sizes(*, size: int, kept: int, length: int) -> None:
+def check_sizes(*, size: int, kept: int, length: int, context: int | None = None) -> None:
     """Refuse a cache that holds no last token, and a row too short to let anything go.
+
+    Args:
+        size: As for `sink_experiment`, as are the next two.
+        kept: Of the first tokens.
+        length: Of a row.
+        context: The longest row that the model takes, if it is known.
 
     Raises:
         InputError: If one of them is out of range.
@@ -160,6 +167,19 @@ def check_sizes(*, size: int, kept: int, length: int) -> None:
         raise InputError(
             f"length must be at least size + kept + 2, {size + kept + 2} tokens, got {length}"
         )
+    if context is not None:
+        windowed.check_length(length, context)
+
+
+def check_scan(scan: HeadScan, name: str) -> None:
+    """Refuse a scan that says that it is of another model than the one of this name.
+
+    Raises:
+        InputError: If it does.
+    """
+    told = scan.made_by.get("model", name)
+    if told != name:
+        raise InputError(f"scan must be of the model, {name}, got one of {told}")
 
 
 def verdict(result: Mapping[str, Any]) -> str:
@@ -285,15 +305,14 @@ def _words(name: str, size: int, kept: int) -> str:
     return CONDITIONS[name].format(size=size, kept=kept, last=size - kept, end=2 * kept - 1)
 
 
-def _check_scan(model: Model, scan: HeadScan) -> None:
-    name = scan.made_by.get("model", model.name)
+def _check_heads(model: Model, scan: HeadScan) -> None:
     heads = {
         str(Head(layer, i)) for layer in attention_layers(model, None) for i in range(model.n_heads)
     }
-    if name != model.name or set(scan.frame["name"]) != heads:
+    if set(scan.frame["name"]) != heads:
         raise InputError(
             f"scan must be of the model, {model.name} with {len(heads)} heads,"
-            f" got {name} with {len(scan.frame)}"
+            f" got one with {len(scan.frame)}"
         )
 
 

@@ -163,10 +163,7 @@ def check(model: Model, length: int) -> None:
             learned sinks, it is not on transformers' attention interface, or its positions are
             not rotary.
     """
-    if length > model.n_ctx:
-        raise InputError(
-            f"length must fit the model's context of {model.n_ctx} tokens, got {length}"
-        )
+    check_length(length, model.n_ctx)
     own = [window for window in model.windows if window is not None and window < length]
     if own:
         raise InputError(f"model must see all {length} tokens, got a window of its own of {own[0]}")
@@ -177,6 +174,16 @@ def check(model: Model, length: int) -> None:
             f"model must be on transformers' attention interface, got {model.name}, which is not"
         )
     losses(model, model.vocabulary[:4][None], Cut(2, kept=1))
+
+
+def check_length(length: int, context: int) -> None:
+    """Refuse rows that are longer than the model's context.
+
+    Raises:
+        InputError: If they are.
+    """
+    if length > context:
+        raise InputError(f"length must fit the model's context of {context} tokens, got {length}")
 
 
 def _next_token_losses(

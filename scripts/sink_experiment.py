@@ -39,15 +39,20 @@ def main(
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
     import interp
-    from interp import files, plots, sink_experiment
+    from interp import files, plots, sink_experiment, windowed
+    from interp.models import ahead
 
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
-    sink_experiment.check_sizes(size=size, kept=kept, length=length)
+    context = ahead.context_of(model)
+    sink_experiment.check_sizes(size=size, kept=kept, length=length, context=context)
     with command.about("--scan"):
         table = None if scan is None else interp.HeadScan.load(scan)
+        if table is not None:
+            sink_experiment.check_scan(table, ahead.name_of(model))
     with files.staged(out) as scratch:
         with command.progress(f"loading {model}") as step:
             opened = interp.load_model(model, dtype=dtype, device=device)
+            windowed.check(opened, length)  # Before a scan, which takes longer.
             if table is None:
                 step(f"scanning {opened.name}")
                 table = interp.scan_heads(opened, seed=seed, progress=step.advance)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from tiny_models import tiny, words_tokenizer
 
 import interp
 from interp import hooks, plots, windowed
+from interp.models.ahead import name_of
+from interp.models.load import FULL_NAME
 from interp.scan import encoded_passages
 from interp.sink_experiment import conditions, lines, sink_experiment, verdict
 from interp.tokens import text as probe_of_text
@@ -168,8 +171,13 @@ def test_a_scan_of_another_model_and_a_model_without_text_are_refused(saved, mod
     scan = interp.HeadScan.load(saved / "heads.json")
     bare = interp.load_model(tiny("llama"))
     other = interp.HeadScan(scan.frame, {"model": "other"})
-    with pytest.raises(interp.InputError, match="scan must be of the model, model with 8 heads"):
+    with pytest.raises(
+        interp.InputError, match="scan must be of the model, model, got one of other"
+    ):
         sink_experiment(model, other, **SIZES)
+    fewer = interp.HeadScan(scan.frame.iloc[:4], {})
+    with pytest.raises(interp.InputError, match="model with 8 heads, got one with 4"):
+        sink_experiment(model, fewer, **SIZES)
     nameless = interp.HeadScan(scan.frame, {})
     with pytest.raises(interp.InputError, match="length must leave at least 2 rows of text, got 0"):
         sink_experiment(bare, nameless, **SIZES)
@@ -199,7 +207,7 @@ def test_the_script_writes_numbers_and_figure_and_nothing_else(saved, tmp_path):
         (("--kept", 128), "--kept must be less than the cache's 128 tokens, got 128"),
         (("--length", 100), "--length must be at least size + kept + 2, 134 tokens, got 100"),
         (("--format", "gif"), "--format must list some of png, svg, pdf, got 'gif'"),
-        (("--scan", "nowhere.json"), "--scan:"),
+        (("--scan", "nowhere.json", "--size", 8, "--length", 60), "--scan:"),
         (("--rows", 1), "--rows"),
     ],
 )
@@ -209,6 +217,35 @@ def test_a_mistake_gets_one_line_and_exit_code_2(saved, tmp_path, options, said)
     assert said in failed.stderr
     assert "Traceback" not in failed.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--length", 300), "--length must fit the model's context of 64 tokens, got 300"),
+        (("--scan", "other.json"), "--scan: scan must be of the model, model, got one of other"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused_before_its_weights_are_read(
+    saved, tmp_path, options, said
+):
+    folder = tmp_path / "model"
+    shutil.copytree(saved / "model", folder)
+    (folder / "model.safetensors").write_bytes(b"none of this is read")
+    scan = interp.HeadScan.load(saved / "heads.json")
+    interp.HeadScan(scan.frame, {**scan.made_by, "model": "other"}).save(tmp_path / "other.json")
+    options = [tmp_path / part if part == "other.json" else part for part in options]
+    short = () if "--length" in options else ("--size", 8, "--kept", 2, "--length", 30)
+    failed = run("--model", folder, "--out", tmp_path / "out", *short, *options)
+    assert (failed.returncode, failed.stderr.strip()) == (2, f"error: {said}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["SmolLM2-135M", "some/model", "folder", "file"])
+def test_a_models_name_is_known_before_it_is_loaded(saved, name):
+    given = {"folder": saved / "model", "file": saved / "heads.json"}.get(name, name)
+    told = {"SmolLM2-135M": FULL_NAME, "folder": "model", "file": "heads.json"}.get(name, name)
+    assert name_of(given) == told
 
 
 @pytest.mark.real_model
