@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from interp.errors import InputError
 from interp.heads import Head
 from interp.hooks import attention_layers, cheap_forward
-from interp.models import Model
+from interp.models import Model, evaluating
 from interp.tokens import Probe
 
 Method = Literal["zero", "mean"]
@@ -158,11 +158,11 @@ def late_and_early(queries: int) -> tuple[slice, slice]:
 def logits(model: Model, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos id"]:
     """The model's logits, by transformers where its heads can be taken out there."""
     ids = tokens.to(model.device)
-    with torch.no_grad():
-        if _runs_plain(model):
+    plain = _runs_plain(model)
+    with torch.no_grad(), evaluating(model.plain if plain else model.bridge):
+        if plain:
             return model.plain(ids, **_options(model.plain)).logits
-        with _evaluating(model.bridge):
-            return model.bridge(ids, return_type="logits", **_options(model.inner))
+        return model.bridge(ids, return_type="logits", **_options(model.inner))
 
 
 def output_projections(plain: Any) -> dict[int, torch.nn.Module]:
@@ -214,18 +214,6 @@ def _refuse(module: torch.nn.Module, inputs: Any) -> None:
         "heads must be taken out of model.bridge, got a run of model.plain:"
         f" the output projections of {type(module).__name__} were not found"
     )
-
-
-@contextmanager
-def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, and each part's own mode back afterwards."""
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
 
 
 def _options(model: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from interp.errors import InputError
 from interp.folded import at_hand, values
 from interp.hooks import run_with
 from interp.mass import FromQK, Tally
-from interp.models import Model
+from interp.models import Model, evaluating
 from interp.norms import Norm
 from interp.stream import stream
 from interp.targets import NONE
@@ -68,7 +68,7 @@ class Readout:
         """
         tokens = self.model.vocabulary[:8][None]
         answers = tokens.roll(-1, dims=1)
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self.model.plain):
             logits = self.model.plain(tokens.to(self.model.device)).logits.float()
         logits = (logits - logits.mean(-1, keepdim=True)).cpu()
         parts = logit_parts(self.model, tokens, answers, readout=self)
@@ -211,7 +211,7 @@ def logit_parts(
     layers = range(model.n_layers)
     parts = ("hook_mlp_out", "attn.hook_z")
     names = ["blocks.0.hook_resid_pre", *(f"blocks.{i}.{part}" for i in layers for part in parts)]
-    with readout.watching() as scales, torch.no_grad():
+    with readout.watching() as scales, torch.no_grad(), evaluating(model.plain):
         model.plain(tokens.to(model.device))
     scale = scales[0]
     seen = run_with(model, tokens, names)

@@ -19,7 +19,7 @@ from interp.composition import Composition, compose
 from interp.errors import InputError, whole
 from interp.hooks import attention_layers, run_with
 from interp.mass import FromQK
-from interp.models import Model, load_model
+from interp.models import Model, evaluating, load_model
 from interp.norms import Norm
 from interp.stream import stream, streams
 from interp.weights import FARTHEST, HeadWeights, Rotary
@@ -198,7 +198,7 @@ def _first_mlp(model: Model, x: Float[Tensor, "token d_model"]) -> Float[Tensor,
         raise InputError("through_mlp must be left out: the first layer has no MLP")
     before = _module(block, "ln2") or _module(block, "ln1") or torch.nn.Identity()
     after = _module(block, "ln2_post") or torch.nn.Identity()
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(block.mlp):
         try:
             out = block.mlp.original_component(before(x)[None])
         except TypeError:  # Bloom and MPT hand it the stream to add to.

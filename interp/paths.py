@@ -40,7 +40,7 @@ from interp.files import versions
 from interp.heads import Head
 from interp.hooks import attention_layers, run_with
 from interp.mass import FromQK, Tally
-from interp.models import Model, load_model
+from interp.models import Model, evaluating, load_model
 from interp.reading import Reading, rereading
 from interp.scan import LENGTH
 from interp.scores import Questions, Thresholds, ask
@@ -316,7 +316,7 @@ def _readout(model: Model) -> Readout:
 
 
 def _logits(model: Model) -> Float[Tensor, "batch pos vocab"]:
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(model.plain):
         return model.plain(model.vocabulary[:8][None].to(model.device)).logits
 
 

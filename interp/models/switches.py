@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+import torch
 import transformers
 
 _Held = TypeVar("_Held")
@@ -19,14 +20,27 @@ STREAM = "interp_stream"
 
 @contextmanager
 def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Let `function` be the model's attention, and put the model's own back afterwards."""
+    """Let `function` be the model's attention in evaluation mode; its own back afterwards."""
     transformers.AttentionInterface.register(name, function)
     own = model.config._attn_implementation
-    model.set_attn_implementation(name)
+    with evaluating(model):
+        try:
+            model.set_attn_implementation(name)
+            yield
+        finally:
+            model.set_attn_implementation(own)
+
+
+@contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode, without dropout, and each part's own mode back afterwards."""
+    modes = {part: part.training for part in module.modules()}
     try:
+        module.eval()
         yield
     finally:
-        model.set_attn_implementation(own)
+        for part, mode in modes.items():
+            part.training = mode
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor
 from interp import hooks
 from interp.circuits.build import build_circuit
 from interp.heads import Head
-from interp.models import Model
+from interp.models import Model, evaluating
 
 AGAIN = ("the", "cat", "slept", "because", "it")
 SENTENCE = ("<s>", *AGAIN, "was", "tired", *AGAIN)
@@ -74,7 +74,7 @@ def _run(
     }
     seen = hooks.run_with(model, ids, list(names.values()))
     z = {head: seen[names[head, "z"]][0, :, head.head] for head in heads}
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(model.plain):
         logits = model.plain(ids).logits[0]
     made = {
         "previous": seen[names[first, "pattern"]][0, first.head],
