@@ -9,6 +9,7 @@ import torch
 
 from interp import evidence
 from interp import tokens as probes
+from interp.alibi import name_what_slopes_do
 from interp.errors import InputError, whole, whole_seed
 from interp.files import versions
 from interp.labels import label_heads, why_not_measured
@@ -130,6 +131,8 @@ def scan_heads(
         if EFFECT in tallies and tallies[EFFECT].queries.any()
     ]
 
+    slopes = model.alibi_slopes
+    seen = made[0].parts["repeated"].nonzero()[:, 1] + 1
     verdicts, others = [], []
     for layer in sorted(scores["repeated"]):
         by_part = {
@@ -152,7 +155,7 @@ def scan_heads(
             if _NULLS.get(part) in by_part and kind in by_part[_NULLS[part]].tallies
         }
         effect = by_part["repeated"].tallies.get(EFFECT)
-        verdicts += label_heads(
+        labelled = label_heads(
             layer,
             judged,
             thresholds,
@@ -164,6 +167,14 @@ def scan_heads(
             nulls={kind: evidence.quantile(tally) for kind, tally in null_tallies.items()},
             induction_effect=None if effect is None else _known_ends(effect),
             largest_effect=max(sizes, default=0.0),
+        )
+        verdicts += (
+            labelled
+            if slopes is None
+            else [
+                name_what_slopes_do(verdict, slope, seen, thresholds)
+                for verdict, slope in zip(labelled, slopes, strict=True)
+            ]
         )
         others += _others(by_part, judged.tallies, null_tallies)
     for name, values in defined.items():
@@ -468,6 +479,8 @@ def _made_by(
         "revision": model.revision,
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
+        "attention": list(model.kinds),
+        "alibi_slopes": None if model.alibi_slopes is None else list(model.alibi_slopes),
         "dtype": model.dtype_name,
         "device": model.device.type,
         "bos": bos,

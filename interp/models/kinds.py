@@ -84,11 +84,10 @@ def kinds(
     return tuple(kind(layer) for layer in range(len(widths)))
 
 
-def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...]:
+def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...] | None:
     """What each head's scores lose per token of distance, as the model's own code has it.
 
-    Raises:
-        KeyError: If this family is not known to have such slopes.
+    None for a family whose slopes are not known here.
     """
     mask = torch.ones(1, 2)
     d_head = config.hidden_size / n_heads
@@ -97,5 +96,7 @@ def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...]:
         "falcon": lambda: alibi_of_falcon(mask, n_heads, torch.float32) * d_head**-0.5,
         "mpt": lambda: alibi_of_mpt(n_heads, 2, config.attn_config.alibi_bias_max),
     }
+    if config.model_type not in made:
+        return None
     first, second = made[config.model_type]().reshape(n_heads, 2).unbind(1)
     return tuple((second - first).tolist())
