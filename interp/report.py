@@ -39,8 +39,10 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
             "effect: on the logit of the right next token, through the induction targets alone;"
             " heads far from the output have little of it and work through later layers"
         )
-    for column, reason in scan.made_by.get("left_out", {}).items():
-        yield f"left out: {column}: {reason}"
+    left_out = scan.made_by.get("left_out", {})
+    for reason in dict.fromkeys(left_out.values()):
+        columns = ", ".join(column for column, why in left_out.items() if why == reason)
+        yield f"left out: {columns}: {reason}"
     yield from _notes(scan)
 
 
@@ -93,6 +95,8 @@ def _notes(scan: HeadScan) -> Iterator[str]:
         if reason:
             yield f"not measured in {heads} heads: {reason}"
     made_by = scan.made_by
+    if "patterns" in made_by:
+        yield from _source(made_by)
     if "probes" not in made_by:
         return
     for probe in made_by["probes"]:
@@ -114,6 +118,15 @@ def _notes(scan: HeadScan) -> Iterator[str]:
         bos = f"BOS ({made_by['bos_text']}, id {made_by['bos']}) opening every row"
     yield f"with {bos}; seed {made_by['seed']}; {made_by['dtype']} on {made_by['device']}"
     yield "sink is scored before the first repeat, the other kinds after it"
+
+
+def _source(made_by: dict[str, Any]) -> Iterator[str]:
+    size = f"{_counted(made_by['rows'], 'row')} of {made_by['length']} tokens"
+    yield f"from {made_by['patterns']['file']}: {size}, in {made_by['dtype']}"
+    special = ", ".join(map(str, made_by["special"])) or "none but the first token of a row"
+    yield f"special tokens, which are no queries and no targets: {special}"
+    if made_by["learned_sinks"]:
+        yield "learned sinks: scores are shares of all attention, what went to no key among it"
 
 
 def plain_table(*columns: str) -> Table:

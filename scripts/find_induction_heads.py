@@ -2,6 +2,7 @@
 
 Labels every head as induction, duplicate token, previous token, current token, local window
 or attention sink, prints the strongest of each kind, and writes the table and two figures.
+Runs a model for it, or takes patterns that another tool saved.
 """
 
 from pathlib import Path
@@ -11,8 +12,15 @@ import typer
 
 from interp import command
 
+OF_PATTERNS = {"tokens", "special", "learned_sinks"}
+"""Options that make sense with --patterns alone."""
+
+OF_EITHER = {"patterns", "out", "top", "format"}
+"""Options of patterns and of models."""
+
 
 def main(
+    context: typer.Context,
     model: command.ModelName = "SmolLM2-135M",
     out: Annotated[
         Path, typer.Option(help="Folder for heads.csv, heads.parquet, heads.json and the figures.")
@@ -44,6 +52,28 @@ def main(
     device: command.Device = "auto",
     dtype: command.Dtype = "float32",
     format: Annotated[str, typer.Option(help="Of the figures: png, svg, pdf.")] = "png,svg",
+    patterns: Annotated[
+        Path | None,
+        typer.Option(
+            help="Take the attention patterns in this file (.npy, .npz, .safetensors), and run no"
+            " model: all layers in one array, or one array each, as layer0."
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            help="The token ids behind PATTERNS, -1 for padding (.json, .txt or as PATTERNS)."
+            "  [default: tokens or input_ids in PATTERNS]"
+        ),
+    ] = None,
+    special: Annotated[
+        str | None,
+        typer.Option(help="Ids of special tokens in them, by commas; the first needs no naming."),
+    ] = None,
+    learned_sinks: Annotated[
+        bool,
+        typer.Option("--learned-sinks", help="Rows may sum to less than 1, as in gpt-oss."),
+    ] = False,
 ) -> None:
     """Find out what each attention head of a language model does.
 
@@ -53,16 +83,33 @@ def main(
     heads.json) and two figures (score_mosaic, pattern_page) to the folder OUT. With a LENGTH
     above 129 the induction score by distance is measured and drawn too (induction_by_distance).
 
+    With PATTERNS no model is loaded: heads are judged on what is in that file, and what only a
+    model can tell (intervals, null, text, effects, weights) is left out.
+
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
+    _refuse_astray(context, by_patterns=patterns is not None)
     import interp
-    from interp import files, plots, report, tokens
+    from interp import arrays, files, given, plots, report
+    from interp import tokens as probes
     from interp.definitions import DEFINITIONS
+    from interp.targets import NONE
 
     definitions = [] if also is None else command.listed(also, list(DEFINITIONS), name="--also")
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
-    with files.staged(out) as scratch:
-        with command.progress(f"loading {model}") as step:
+    ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
+    with (
+        files.staged(out) as scratch,
+        command.progress(f"reading {patterns}" if patterns else f"loading {model}") as step,
+    ):
+        if patterns is not None:
+            taken = arrays.take(patterns, tokens)
+            scan = given.scan_given(
+                taken, patterns, tokens, special=ids, learned_sinks=learned_sinks
+            )
+            shown = given.first_prompt(taken, learned_sinks=learned_sinks)
+            whole = int((taken.tokens[0] != NONE).sum())
+        else:
             opened = interp.load_model(model, dtype=dtype, device=device)
             step(f"scanning {opened.name}")
             scan = interp.scan_heads(
@@ -75,24 +122,38 @@ def main(
                 definitions=definitions,
                 progress=step.advance,
             )
-            step("drawing")
-            example = tokens.repeated(
+            example = probes.repeated(
                 opened.vocabulary, rows=1, length=min(49, opened.n_ctx), bos=opened.bos, seed=seed
             )
-            patterns = interp.attention_patterns(opened, example.tokens)
-            figures = {
-                "score_mosaic": plots.score_mosaic(scan),
-                "pattern_page": plots.pattern_page(scan, patterns, top=min(top, 4)),
-            }
-            if scan.by_distance():
-                figures["induction_by_distance"] = plots.distance_curves(scan)
-            for ending in ("csv", "parquet", "json"):
-                scan.save(scratch / f"heads.{ending}")
-            for ending in formats:
-                for name, figure in figures.items():
-                    plots.save_figure(figure, scratch / f"{name}.{ending}")
+            shown, whole = interp.attention_patterns(opened, example.tokens), None
+        step("drawing")
+        figures = {
+            "score_mosaic": plots.score_mosaic(scan),
+            "pattern_page": plots.pattern_page(scan, shown, top=min(top, 4), whole=whole),
+        }
+        if scan.by_distance():
+            figures["induction_by_distance"] = plots.distance_curves(scan)
+        for ending in ("csv", "parquet", "json"):
+            scan.save(scratch / f"heads.{ending}")
+        for ending in formats:
+            for name, figure in figures.items():
+                plots.save_figure(figure, scratch / f"{name}.{ending}")
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*report.report(scan, top), f"wrote {', '.join(written)} to {out}")
+
+
+def _refuse_astray(context: typer.Context, *, by_patterns: bool) -> None:
+    """Options that would have no effect are mistakes."""
+    from interp import InputError
+
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name in OF_EITHER or source is None or source.name == "DEFAULT":
+            continue
+        if by_patterns != (name in OF_PATTERNS):
+            rule = "be left out with" if by_patterns else "stand with"
+            got = "both" if by_patterns else "it alone"
+            raise InputError(f"{name} must {rule} --patterns, got {got}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The scripts as a user runs them, in a process of their own."""
 
+import hashlib
 import json
 import os
 import re
@@ -7,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from tiny_models import tiny
+
+import interp
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "find_induction_heads.py"
@@ -171,6 +175,95 @@ def test_a_terminated_run_leaves_nothing_behind(tmp_path):
     assert not out.exists()
 
 
+@pytest.fixture(scope="module")
+def given_run(tmp_path_factory):
+    """One run on patterns in a file, for a model that was never there: folder, output, and ids."""
+    path = tmp_path_factory.mktemp("given")
+    ids = [1, *range(10, 20), *range(10, 20), 2]
+    patterns = interp.attention_patterns(tiny("gpt2"), ids).numpy()
+    np.savez(path / "p.npz", layer10=patterns[0], layer9=patterns[1])
+    (path / "ids.json").write_text(json.dumps([ids]))
+    code = "import sys; sys.modules['transformers'] = None; import runpy; del sys.argv[0];"
+    code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    options = ["--patterns", "p.npz", "--tokens", "ids.json", "--special", "2, 1", "--out", "out"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(SCRIPT), *options],
+        capture_output=True,
+        text=True,
+        cwd=path,
+    )
+    assert done.returncode == 0, done.stderr
+    return path, done, patterns, ids
+
+
+def test_patterns_in_a_file_give_the_same_tables_and_figures_with_no_model_at_all(given_run):
+    path, done, patterns, ids = given_run
+    assert {p.name for p in (path / "out").iterdir()} == TABLES | FIGURES
+    assert "loading" not in done.stderr
+    frames = [interp.HeadScan.load(path / "out" / name).to_frame() for name in sorted(TABLES)]
+    verdicts = interp.classify_heads(patterns, ids, special=(1, 2), layers=[10, 9])
+    by_name = {str(verdict.head): verdict for verdict in verdicts}
+    for frame in frames:
+        assert frame["name"].tolist() == [f"L{i}H{j}" for i in (9, 10) for j in range(4)]
+        for row in frame.to_dict("records"):
+            verdict = by_name[row["name"]]
+            assert row["label"] == verdict.label
+            for kind, score in verdict.scores.items():
+                assert row[kind] == pytest.approx(score, abs=1e-6)  # The CSV's six decimals.
+        assert not {"induction_low", "induction_null", "text_sink", "ov_copying"} & {*frame}
+
+
+def test_the_record_says_where_patterns_came_from_and_what_they_cannot_tell(given_run):
+    path, done, _, _ = given_run
+    made_by = interp.HeadScan.load(path / "out" / "heads.json").made_by
+    for name, file in (("patterns", "p.npz"), ("tokens", "ids.json")):
+        digest = hashlib.sha256((path / file).read_bytes()).hexdigest()
+        assert made_by[name] == {"file": file, "sha256": digest}
+    assert (made_by["special"], made_by["dtype"]) == ([1, 2], "float32")
+    assert {"<kind>_null", "induction_logit_effect", "text_<kind>"} <= set(made_by["left_out"])
+    assert "model" not in made_by
+    assert "induction_logit_effect, ov_copying: patterns were given, and no model" in done.stdout
+    assert "from p.npz: 1 row of 22 tokens, in float32" in done.stdout
+    assert "special tokens, which are no queries and no targets: 1, 2" in done.stdout
+
+
+def test_rows_that_sum_to_less_are_taken_when_the_script_is_told_so(given_run, tmp_path):
+    path, _, patterns, _ = given_run
+    np.save(tmp_path / "less.npy", 0.5 * patterns)
+    options = ["--patterns", tmp_path / "less.npy", "--tokens", path / "ids.json"]
+    refused = run(*options, "--out", tmp_path / "out")
+    assert refused.returncode == 2
+    assert "sum to 1, got 0.5 in layer 0, head 0" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    taken = run(*options, "--out", tmp_path / "out", "--learned-sinks", "--format", "png")
+    assert taken.returncode == 0, taken.stderr
+    assert "learned sinks: scores are shares of all attention" in taken.stdout
+
+
+ASTRAY = {
+    "a model too": (["--patterns", "p.npz", "--model", "SmolLM2-135M"], "--model must be left out"),
+    "rows too": (
+        ["--patterns", "p.npz", "--rows", "16"],
+        "--rows must be left out with --patterns",
+    ),
+    "tokens alone": (["--tokens", "ids.json"], "--tokens must stand with --patterns"),
+    "no tokens": (["--patterns", "p.npz"], "--tokens must be given: these patterns do not carry"),
+    "no such file": (["--patterns", "no.npy"], "--patterns must be a file that is there"),
+    "words for ids": (["--patterns", "p.npz", "--special", "BOS"], "--special must list whole"),
+}
+
+
+@pytest.mark.parametrize("mistake", ASTRAY)
+def test_what_makes_no_sense_with_patterns_is_refused_in_a_line(mistake, given_run, tmp_path):
+    arguments, message = ASTRAY[mistake]
+    options = [given_run[0] / a if a in ("p.npz", "ids.json") else a for a in arguments]
+    done = run(*options, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert message in re.sub(r"\s+", " ", done.stderr)
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_names_every_option_and_file():
     text = run("--help").stdout
     for word in (
@@ -182,6 +275,10 @@ def test_help_names_every_option_and_file():
         "--device",
         "--dtype",
         "--format",
+        "--patterns",
+        "--tokens",
+        "--special",
+        "--learned-sinks",
     ):
         assert word in text
     for word in ("heads.csv", "heads.parquet", "heads.json", "Exit code"):
