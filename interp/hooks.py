@@ -6,7 +6,7 @@ that no more than one layer's patterns need ever exist; `attention_patterns` kee
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,10 +14,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, whole
+from interp.errors import InputError
 from interp.memory import refuse_beyond
 from interp.models import Model, load_model
+from interp.models.layers import attention_layers
 from interp.patterns import AttentionPatterns
+from interp.plain import attention_of, plain_patterns
 from interp.targets import NONE
 
 _AT_WORK = 5
@@ -41,6 +43,11 @@ def run(
             TransformerLens' hooks cannot run the model.
     """
     wanted = attention_layers(model, layers)
+    if model.direction == "both ways":
+        found = attention_of(model, tokens)
+        for layer in wanted:
+            visit(layer, found[layer])
+        return
     real = (tokens != NONE).to(model.device)
     seen = set()
 
@@ -71,21 +78,28 @@ def attention_patterns(
     layers: Sequence[int] | None = None,
     *,
     bos: bool = True,
+    stack: str | None = None,
+    decoder_inputs: Any = None,
 ) -> AttentionPatterns:
-    """Every head's attention on `inputs`, by hooks.
+    """Every head's attention on `inputs`: by hooks, or as transformers returns it (not causal).
 
     Args:
         model: A `Model`, or anything that `load_model` takes.
         inputs: A text, several texts, token ids or what a tokenizer returns, as for
             `Model.to_tokens`: padding of either side comes after the tokens in the result.
         layers: Which layers; all if left out.
-        bos: Whether a text is to open with BOS.
+        bos: Whether a text is to open with BOS, and have what else its tokenizer adds for a model
+            that is not causal.
+        stack: For an encoder-decoder, which attention: `encoder`, `decoder`, or `cross`, whose
+            queries are the decoder's and whose keys are the encoder's.
+        decoder_inputs: For `decoder` and `cross`, what the decoder reads, as `inputs`; ids as they
+            are, a text behind the token that opens it.
 
     Returns:
         `[layer, batch, head, query, key]` in float32 on the CPU, rows over `key` summing to
-        1 (to less where `learned_sinks`), which knows its `tokens`, `texts` and `layers`. It
-        takes `4 * layers * batch * heads * pos ** 2` bytes; where only scores are wanted, use
-        `interp.scan_heads`.
+        1 (to less where `learned_sinks`), which knows its `tokens`, `texts`, `layers`, and
+        whether it is `causal`. It takes `4 * layers * batch * heads * pos ** 2` bytes; where only
+        scores are wanted, use `interp.scan_heads`.
 
     Raises:
         InputError: If the prompt is empty or too long, a layer is not there, the patterns would
@@ -93,6 +107,10 @@ def attention_patterns(
             cannot run the model.
     """
     model = load_model(model)
+    if model.direction != "causal" or stack is not None or decoder_inputs is not None:
+        return plain_patterns(
+            model, inputs, layers, bos=bos, stack=stack, decoder_inputs=decoder_inputs
+        )
     tokens = model.to_tokens(inputs, bos=bos)
     order = attention_layers(model, layers)
     shape = (len(order), len(tokens), model.n_heads, tokens.shape[1], tokens.shape[1])
@@ -112,7 +130,7 @@ def attention_patterns(
     patterns.tokens = tokens
     patterns.layers = tuple(order)
     patterns.texts = [model.texts_of(row[row != NONE]) for row in tokens]
-    patterns.learned_sinks = model.learned_sinks
+    patterns.learned_sinks, patterns.special = model.learned_sinks, model.special
     return patterns
 
 
@@ -209,28 +227,3 @@ def cheap_forward(model: Any) -> dict[str, Any]:
         for name, value in (("logits_to_keep", 1), ("use_cache", False))
         if name in known
     }
-
-
-def attention_layers(model: Model, layers: Any) -> list[int]:
-    """The layers asked for, or all that have attention.
-
-    Raises:
-        InputError: If one is not there or has no attention, or `layers` are no whole numbers.
-    """
-    there = [
-        i
-        for i in range(model.n_layers)
-        if f"blocks.{i}.attn.hook_pattern" in model.bridge.hook_dict
-    ]
-    if layers is None:
-        return there
-    if isinstance(layers, str) or not isinstance(layers, Iterable):
-        raise InputError(f"layers must be several whole numbers, got {layers!r}")
-    wanted = [whole("layers", layer, least=0, most=model.n_layers - 1) for layer in layers]
-    if not wanted:
-        raise InputError("layers must name at least one layer, got none")
-    if absent := [layer for layer in wanted if layer not in there]:
-        raise InputError(
-            f"layers must have attention, got {absent}, which have none in {model.name}"
-        )
-    return wanted

@@ -17,6 +17,7 @@ from interp import fetch
 from interp.errors import InputError
 from interp.files import staged
 from interp.memory import refuse_beyond
+from interp.models.direction import class_for, direction
 from interp.models.gguf_header import check_gguf
 from interp.models.kinds import open_empty_windows, windows
 from interp.models.model import Model, text_config
@@ -147,8 +148,10 @@ def _load(
         if local:
             numbers = check_gguf(Path(shown)) if gguf_file else check_folder(Path(source))
         with quiet():
-            _check_room(f"model {str(shown)!r}", numbers, source, where, dtype)
-            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            config = transformers.AutoConfig.from_pretrained(source, **where)
+            kind = class_for(config)
+            _check_room(f"model {str(shown)!r}", numbers, kind, config, dtype)
+            loaded: Any = kind.from_pretrained(
                 source,
                 dtype=dtype,
                 attn_implementation="eager",
@@ -177,13 +180,11 @@ def _load(
     return model.to(device).eval(), tokenizer
 
 
-def _check_room(
-    what: str, numbers: int | None, source: str | Path, where: dict[str, Any], dtype: torch.dtype
-) -> None:
+def _check_room(what: str, numbers: int | None, kind: Any, config: Any, dtype: torch.dtype) -> None:
     """Refuse, by its settings alone, a model that memory or the files have no room for."""
-    config = transformers.AutoConfig.from_pretrained(source, **where)
+    outlined = kind.from_config if hasattr(kind, "from_config") else kind._from_config
     with torch.device("meta"):
-        outline = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+        outline = outlined(config, dtype=dtype)
     needed = sum(t.nbytes for t in (*outline.parameters(), *outline.buffers()))
     refuse_beyond(f"the weights of {what}", needed, "name a smaller model, or a dtype of 16 bits")
     asked = sum(weight.numel() for weight in outline.parameters())
@@ -227,11 +228,20 @@ def _reason(error: Exception) -> str:
 def bridged(
     model: transformers.PreTrainedModel, tokenizer: Any, name: str, revision: str | None
 ) -> Model:
-    """A model of transformers, wrapped for its hooks; the weights are shared with a plain twin."""
+    """A model of transformers, wrapped for its hooks; the weights are shared with a plain twin.
+
+    One that is not causal is left as it is.
+    """
     architecture = type(model).__name__
     model.eval()
     model.set_attn_implementation("eager")
     model.config.architectures = [architecture]
+    way = direction(model.config, architecture)
+    if way != "causal":
+        config = text_config(model)
+        # A width is how far such a model looks either way, the query not counted.
+        widths = (w and w + 1 for w in windows(config, int(config.num_hidden_layers)))
+        return Model(None, model, tokenizer, name, revision, tuple(widths), way)
     open_empty_windows(text_config(model))
     plain = twin(model)
     try:

@@ -1,5 +1,6 @@
 """A language model ready to be looked into, and the token ids that it is run on."""
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,13 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from interp.errors import InputError
+from interp.models.direction import Direction, longest
 from interp.models.kinds import alibi_slopes, kinds
 from interp.models.rows import encoded, rows_of_ids, without_padding
 from interp.targets import NONE
+
+_ENDS = ("bos", "eos", "pad", "cls", "sep")
+"""Special tokens that settings name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,28 +27,48 @@ class Model:
     """A language model ready to be looked into.
 
     Attributes:
-        bridge: TransformerLens' view of it, with its hooks.
+        hooked: TransformerLens' view of it, with its hooks; None for a model that is not causal,
+            which is read as transformers runs it.
         plain: The same weights as transformers runs them; None for a bridge made elsewhere.
         tokenizer: As it came with the model; None if there is none, and then only token ids
             can be run.
         name: The hub's id, or the name of the folder or file.
         revision: The hub's commit, or the file's SHA-256, where there is one.
-        windows: For each layer how far back it may look, the query included; None: no limit.
+        windows: For each layer how far back (or either way) it may look, the query included;
+            None: no limit. Of an encoder-decoder, for the encoder's layers.
+        direction: `causal`; `both ways`, as BERT; or `encoder-decoder`, as T5.
     """
 
-    bridge: TransformerBridge
+    hooked: TransformerBridge | None
     plain: Any
     tokenizer: Any
     name: str
     revision: str | None
     windows: tuple[int | None, ...]
+    direction: Direction = "causal"
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers of {self.n_heads} heads"
         attention = " or ".join(dict.fromkeys(self.kinds))
+        attention += "" if self.direction == "causal" else f", {self.direction}"
         return (
             f"Model({self.name}: {size}, attention {attention}, {self.dtype_name}, {self.device})"
         )
+
+    @property
+    def bridge(self) -> TransformerBridge:
+        """TransformerLens' view of the model, with its hooks.
+
+        Raises:
+            InputError: If the model is not causal.
+        """
+        if self.hooked is None:
+            way = "looks both ways" if self.direction == "both ways" else f"is {self.direction}"
+            raise InputError(
+                f"model must be causal, got {self.name}, which {way}: of such models attention"
+                " patterns are read, and heads that look both ways scanned, no more"
+            )
+        return self.hooked
 
     @property
     def n_layers(self) -> int:
@@ -53,30 +78,54 @@ class Model:
     @property
     def n_heads(self) -> int:
         """Query heads in a layer."""
-        return int(self.bridge.cfg.n_heads)
+        if self.hooked is None:
+            return int(self._config.num_attention_heads)
+        return int(self.hooked.cfg.n_heads)
+
+    def layers_of(self, stack: str | None) -> int:
+        """How many layers a stack of an encoder-decoder has; of another model, all."""
+        if stack in ("decoder", "cross"):
+            names = ("num_decoder_layers", "decoder_layers")
+            told = (getattr(self._config, name, None) for name in names)
+            return int(next(filter(None, told), self.n_layers))
+        return self.n_layers
 
     @property
     def n_ctx(self) -> int:
         """The longest prompt, in tokens, that the model takes."""
-        return int(self.bridge.cfg.n_ctx)
+        if self.hooked is None:
+            return longest(self.inner, self._config) or sys.maxsize
+        return int(self.hooked.cfg.n_ctx)
 
     @property
     def device(self) -> torch.device:
         """Where the weights are, or the CPU where each is fetched when it is used."""
-        there = (weight.device for weight in self.bridge.parameters() if not weight.is_meta)
+        there = (weight.device for weight in self.inner.parameters() if not weight.is_meta)
         return next(there, torch.device("cpu"))
 
     @property
     def dtype_name(self) -> str:
         """Of the weights, such as `float32`."""
-        return str(next(self.bridge.parameters()).dtype).removeprefix("torch.")
+        return str(next(self.inner.parameters()).dtype).removeprefix("torch.")
 
     @property
     def bos(self) -> int | None:
         """Id of the token that opens a text, or None if the model has none."""
         named = self._config if self.tokenizer is None else self.tokenizer
-        bos = getattr(named, "bos_token_id", None)
-        return bos if bos is not None and bos < self._n_embeddings else None
+        return self._known(named, "bos" if self.direction == "causal" else "cls", "bos")
+
+    @property
+    def closing(self) -> int | None:
+        """Id of the token that ends every text of a model that looks both ways; None for others."""
+        if self.direction != "both ways":
+            return None
+        return self._known(self._config if self.tokenizer is None else self.tokenizer, "sep", "eos")
+
+    def _known(self, named: Any, *ends: str) -> int | None:
+        """The first of the named special tokens that there is, if the model knows it."""
+        ids = (getattr(named, f"{end}_token_id", None) for end in ends)
+        found = next((i for i in ids if i is not None), None)
+        return found if found is not None and found < self._n_embeddings else None
 
     @cached_property
     def special(self) -> frozenset[int]:
@@ -84,7 +133,7 @@ class Model:
         if self.tokenizer is not None:
             listed = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
             return frozenset(listed)
-        ends = [getattr(self._config, f"{end}_token_id", None) for end in ("bos", "eos", "pad")]
+        ends = [getattr(self._config, f"{end}_token_id", None) for end in _ENDS]
         return frozenset(
             i for end in ends for i in (end if isinstance(end, list) else [end]) if i is not None
         )
@@ -98,7 +147,7 @@ class Model:
         return ids[~torch.isin(ids, torch.tensor(sorted(self.special), dtype=torch.long))]
 
     def to_tokens(
-        self, inputs: str | Sequence[str] | Any, *, bos: bool = True
+        self, inputs: str | Sequence[str] | Any, *, bos: bool = True, decoder: bool = False
     ) -> Int[Tensor, "batch pos"]:
         """The ids that are run for `inputs`; rows are filled up with -1 on the right.
 
@@ -111,7 +160,10 @@ class Model:
                 `input_ids` and an `attention_mask`, which alone says what is padding. Ids
                 are run as they are.
             bos: Whether a text is to open with BOS. It does so once, also where the text
-                spells BOS out; a model without BOS opens with the text.
+                spells BOS out; a model without BOS opens with the text. A model that is not
+                causal gets all special tokens that its tokenizer adds to a text.
+            decoder: Whether a text is for an encoder-decoder's decoder, which begins with a token
+                of its own.
 
         Raises:
             InputError: If there is nothing to run, an id is not the model's, padding stands
@@ -119,7 +171,7 @@ class Model:
         """
         texts = [inputs] if isinstance(inputs, str) else inputs
         if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
-            rows = [self._encode(text, bos) for text in texts]
+            rows = [self._encode(text, bos, decoder) for text in texts]
         else:
             padded = encoded(inputs) if isinstance(inputs, Mapping) else rows_of_ids(inputs)
             rows = [without_padding(row, index) for index, row in enumerate(padded)]
@@ -148,13 +200,17 @@ class Model:
         known = len(self.tokenizer)
         return [self.tokenizer.decode([i]) if i < known else f"<{i}>" for i in tokens.tolist()]
 
-    def _encode(self, text: str, bos: bool) -> list[int]:
+    def _encode(self, text: str, bos: bool, decoder: bool) -> list[int]:
         if self.tokenizer is None:
             raise InputError(f"{self.name} has no tokenizer: give token ids, not text")
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        whole = bos and self.direction != "causal" and not decoder
+        ids = self.tokenizer(text, add_special_tokens=whole)["input_ids"]
         if not ids:
             raise InputError("prompt must have at least one token, got an empty text")
-        opening = self.bos if bos else None
+        if self.direction != "causal" and not decoder:
+            return ids
+        first = self._config.decoder_start_token_id if decoder else self.bos
+        opening = first if bos else None
         return ids if opening is None or ids[0] == opening else [opening, *ids]
 
     @cached_property
@@ -172,34 +228,27 @@ class Model:
         for what stands there instead, such as `none (conv)`. `ALiBi` and `learned sinks` follow
         where the model has them.
         """
-        hooks = self.bridge.hook_dict
+        layers = range(self.n_layers)
+        if self.hooked is not None:
+            hooks = self.hooked.hook_dict
+            layers = [i for i in layers if f"blocks.{i}.attn.hook_pattern" in hooks]
         return kinds(
             self._config,
             self.windows,
-            attending=[i for i in range(self.n_layers) if f"blocks.{i}.attn.hook_pattern" in hooks],
+            attending=layers,
             alibi=self._alibi,
             learned_sinks=self.learned_sinks,
         )
 
     @cached_property
     def alibi_slopes(self) -> tuple[float, ...] | None:
-        """What each head's scores lose per token of distance; None without ALiBi.
-
-        Raises:
-            InputError: If the model has ALiBi whose slopes are not known.
-        """
-        if not self._alibi:
-            return None
-        try:
-            return alibi_slopes(self._config, self.n_heads)
-        except KeyError:
-            raise InputError(
-                f"ALiBi must be that of Bloom, Falcon or MPT, got {self.name}"
-            ) from None
+        """What each head's scores lose per token of distance; None without known ALiBi slopes."""
+        return alibi_slopes(self._config, self.n_heads) if self._alibi else None
 
     @property
     def _alibi(self) -> bool:
-        return getattr(self.bridge.cfg, "positional_embedding_type", None) == "alibi"
+        cfg = getattr(self.hooked, "cfg", None)
+        return getattr(cfg, "positional_embedding_type", None) == "alibi"
 
     @property
     def chunked(self) -> bool:
@@ -209,8 +258,8 @@ class Model:
 
     @property
     def inner(self) -> Any:
-        """The model that the bridge wraps, as transformers knows it."""
-        return self.bridge.original_model
+        """The model as transformers knows it; the one that the bridge wraps, where there is one."""
+        return self.plain if self.hooked is None else self.hooked.original_model
 
     @property
     def _config(self) -> Any:
@@ -218,7 +267,9 @@ class Model:
 
     @property
     def _n_embeddings(self) -> int:
-        return int(self.bridge.cfg.d_vocab)
+        if self.hooked is None:
+            return int(self._config.vocab_size)
+        return int(self.hooked.cfg.d_vocab)
 
 
 def text_config(model: Any) -> Any:

@@ -3,6 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
 from interp.errors import InputError, whole
 from interp.targets import NONE
 
@@ -33,7 +38,7 @@ def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
 
     Raises:
         InputError: If there are no ids, the mask is not 0 or 1 for each of them, or there are
-            segments, which are not run.
+            segments, which are read by `segments_of` alone.
     """
     if "input_ids" not in encoding:
         raise InputError(f"inputs must hold input_ids, got {', '.join(map(str, encoding))}")
@@ -56,6 +61,22 @@ def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
             "attention_mask must be 0 where input_ids are no ids, got 1 at an id of -1"
         )
     return [[i if real else NONE for i, real in row] for row in pairs]
+
+
+def segments_of(encoding: Mapping[str, Any]) -> Int[Tensor, "batch pos"] | None:
+    """Which text each token belongs to, in the order of `Model.to_tokens`; None if all to one.
+
+    Raises:
+        InputError: If `token_type_ids` has not an entry for each of `input_ids`.
+    """
+    rows = _lists(encoding.get("token_type_ids", []))
+    if not rows or not any(map(any, rows)):
+        return None
+    real = [[i != NONE for i in row] for row in encoded({**encoding, "token_type_ids": []})]
+    if list(map(len, real)) != list(map(len, rows)):
+        raise InputError("token_type_ids must have an entry for each of input_ids")
+    kept = [torch.tensor(row)[torch.tensor(there)] for row, there in zip(rows, real, strict=True)]
+    return pad_sequence(kept, batch_first=True)
 
 
 def without_padding(row: list[int], index: int) -> list[int]:
