@@ -7,7 +7,7 @@ library that a thing comes from: it is known by its shape.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -41,6 +41,9 @@ STACKS = ("encoder_attentions", "decoder_attentions", "cross_attentions")
 _OUTPUTS = {"logits", "last_hidden_state", "past_key_values", "cache"}
 """Names by which what a model returned is known where it has no attention."""
 
+_KNOWN = ("learned_sinks", "causal", "special", "stack")
+"""What `AttentionPatterns` know of themselves."""
+
 _MASK = "attention_mask"
 _HOOK = "hook_pattern"
 _WORD = re.compile(
@@ -58,17 +61,29 @@ class Layers:
             not checked yet.
         numbers: The layers' own numbers.
         tokens: The token ids that were run; -1 is padding.
-        learned_sinks: Whether the source says that rows may sum to less than 1.
+        learned_sinks: As `AttentionPatterns` has it, where the source says; so the rest.
+        causal: Whether no query looks ahead.
+        special: Ids of special tokens.
+        texts: The text of each token, for each row; None where they are not known.
+        stack: Which of an encoder-decoder's.
     """
 
     arrays: Sequence[Tensor]
     numbers: Sequence[int]
     tokens: Int[Tensor, "batch pos"]
     learned_sinks: bool = False
+    causal: bool = True
+    special: Collection[int] = frozenset()
+    texts: Sequence[Sequence[str]] | None = None
+    stack: str | None = None
 
 
 def read_patterns(
-    source: Any, tokens: Any = None, *, learned_sinks: bool | None = None
+    source: Any,
+    tokens: Any = None,
+    *,
+    learned_sinks: bool | None = None,
+    causal: bool | None = None,
 ) -> AttentionPatterns:
     """Attention patterns of any source as `attention_patterns` gives them, checked.
 
@@ -83,18 +98,19 @@ def read_patterns(
             a tokenizer returned; or a file of them (also `.json` or `.txt`). May be left out
             where the source has them, as `tokens` or `input_ids`.
         learned_sinks: As for `interp.classify_heads`.
+        causal: As there.
 
     Returns:
         `[layer, batch, head, query, key]` in float32, which knows its `tokens` and `layers`;
-        its `texts` are the ids, since no tokenizer is known. Rows of padding are 0.
+        its `texts` are the ids where no tokenizer is known. Rows of padding are 0.
 
     Raises:
-        InputError: If there is no attention in it, names match no layer, or it is no causal
-            attention over the tokens.
+        InputError: If there is no attention in it, names match no layer, or it is no attention
+            over the tokens, as `interp.classify_heads` says.
     """
     taken = take(source, tokens)
-    if learned_sinks is None:
-        learned_sinks = taken.learned_sinks
+    learned_sinks = taken.learned_sinks if learned_sinks is None else learned_sinks
+    causal = taken.causal if causal is None else causal
     shapes = {layer.shape for layer in taken.arrays}
     if len(shapes) > 1:
         raise InputError(
@@ -105,12 +121,15 @@ def read_patterns(
     ids = taken.tokens.cpu()
     for own, layer, number in zip(stack, taken.arrays, taken.numbers):
         own.copy_(layer.detach())
-        check_pattern(own, ids, where=f"layer {number}", learned_sinks=learned_sinks)
+        where = f"layer {number}"
+        check_pattern(own, ids, where=where, learned_sinks=learned_sinks, causal=causal)
     stack.masked_fill_((ids == NONE)[None, :, None, :, None], 0)
     patterns = stack.as_subclass(AttentionPatterns)
     patterns.tokens, patterns.layers = ids, tuple(taken.numbers)
-    patterns.texts = [[f"<{token}>" for token in row[row != NONE].tolist()] for row in ids]
-    patterns.learned_sinks = learned_sinks
+    texts = taken.texts or [[f"<{i}>" for i in row[row != NONE].tolist()] for row in ids]
+    patterns.texts = [list(row) for row in texts]
+    patterns.learned_sinks, patterns.causal = learned_sinks, causal
+    patterns.special, patterns.stack = frozenset(taken.special), taken.stack
     return patterns
 
 
@@ -128,14 +147,17 @@ def take(source: Any, tokens: Any = None) -> Layers:
     source = saved(source)
     if isinstance(source, str | os.PathLike):
         source = read_arrays(source)
-    numbers, learned_sinks = None, False
+    numbers, known = None, {}
     if _is_mapping(source):
         tokens = source if tokens is None and any(name in source for name in IDS) else tokens
         source, numbers = by_layer(source)
     else:
-        tokens = getattr(source, "tokens", None) if tokens is None else tokens
         numbers = getattr(source, "layers", None)
-        learned_sinks = bool(getattr(source, "learned_sinks", False))
+        if isinstance(source, AttentionPatterns):
+            known = {name: getattr(source, name) for name in _KNOWN}
+        if tokens is None:
+            tokens = getattr(source, "tokens", None)
+            known["texts"] = getattr(source, "texts", None)
     if tokens is None:
         raise InputError("tokens must be given: these patterns do not carry their token ids")
     source, ids = saved(source), token_ids(tokens)
@@ -145,9 +167,8 @@ def take(source: Any, tokens: Any = None) -> Layers:
         length = source[0].shape[-1]
         ids = ids[:, :length] if ids.shape[1] == length + 1 else ids
     arrays = [_cropped(layer, ids.shape[1]) for layer in as_layers(source)]
-    return Layers(
-        arrays, list(range(len(arrays)) if numbers is None else numbers), ids, learned_sinks
-    )
+    numbers = list(range(len(arrays)) if numbers is None else numbers)
+    return Layers(arrays, numbers, ids, **known)
 
 
 def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
@@ -170,8 +191,14 @@ def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
     if not named:
         raise InputError(f"tokens must be named tokens or input_ids, got {_listed(names)}")
     ids = as_tokens(tokens[named[0]])
-    if _MASK not in tokens or ids.shape != (mask := as_tokens(tokens[_MASK])).shape:
+    if _MASK not in tokens:
         return ids
+    mask = as_tensor(saved(tokens[_MASK]), f"{_MASK} must be an array")
+    mask = mask[None] if mask.ndim == 1 else mask
+    if mask.shape != ids.shape:
+        raise InputError(
+            f"{_MASK} must be of the tokens' shape {tuple(ids.shape)}, got {tuple(mask.shape)}"
+        )
     return as_tokens(torch.where(mask.to(ids.device) == 0, NONE, ids))
 
 

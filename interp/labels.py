@@ -134,17 +134,15 @@ def classify_heads(
         'previous token'
     """
     taken = take(patterns, tokens)
-    if learned_sinks is None:
-        learned_sinks = taken.learned_sinks
-    if getattr(patterns, "stack", None) == "cross":
+    if taken.stack == "cross":
         raise InputError(
             "patterns must be a text's attention to itself, got cross-attention: its keys are"
             " another text's, and no kind of head is defined there"
         )
-    causal = getattr(patterns, "causal", True) if causal is None else causal
-    special = getattr(patterns, "special", ()) if special is None else special
-    texts = getattr(patterns, "texts", None)
-    ids, stack = taken.tokens, taken.arrays
+    learned_sinks = taken.learned_sinks if learned_sinks is None else learned_sinks
+    causal = taken.causal if causal is None else causal
+    special = taken.special if special is None else special
+    ids, stack, texts = taken.tokens, taken.arrays, taken.texts
     numbers = list(taken.numbers if layers is None else layers)
     if len(numbers) != len(stack):
         raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")

@@ -8,7 +8,7 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
-from interp.labels import ANTI_INDUCTION, LABELS
+from interp.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN
 from interp.table import AT_DISTANCE, EFFECT, WORDS, HeadScan
 
 
@@ -22,7 +22,7 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
     yield f"{model}: {len(scan.frame)} heads by their most specific label"
     yield _summary(scan)
     yield "also: further heads that have the label beside a more specific one"
-    if any(scan.heads(label) for label in LABELS.values()):
+    if any(scan.heads(label) for label in _labels(scan)):
         yield f"The {top} strongest heads of each kind"
         yield _strongest(scan, top)
     else:
@@ -60,8 +60,9 @@ def _strongest(scan: HeadScan, top: int) -> Table:
     table = plain_table(
         "label", "head", ">score", ">95 %", ">chance", ">null", ">on text", ">effect", "also"
     )
-    kinds = {label: kind for kind, label in LABELS.items()} | {ANTI_INDUCTION: "induction"}
-    for label in WORDS:
+    kinds = {label: kind for kind, label in LABELS.items()}
+    kinds |= {ANTI_INDUCTION: "induction", NEXT_TOKEN: "next_token"}
+    for label in _labels(scan):
         kind, rows = kinds[label], scan.having(label).head(top)
         for number, row in enumerate(rows.to_dict("records")):
             table.add_row(
@@ -77,6 +78,11 @@ def _strongest(scan: HeadScan, top: int) -> Table:
                 end_section=number == len(rows) - 1,
             )
     return table
+
+
+def _labels(scan: HeadScan) -> list[str]:
+    """The labels that scores give, those that only a model that looks both ways has among them."""
+    return [*WORDS, *([NEXT_TOKEN] if "next_token" in scan.frame else [])]
 
 
 def _highest(scan: HeadScan) -> Table:
@@ -113,15 +119,19 @@ def _notes(scan: HeadScan) -> Iterator[str]:
             yield f"run: {size} tokens of natural text"
     if not made_by["tokenizer"]:
         yield "without a tokenizer natural text was not run"
-    bos = "no BOS"
+    bos = "no BOS: where sinks rest first, every row has an ordinary token"
     if made_by["bos"] is not None:
         bos = f"BOS ({made_by['bos_text']}, id {made_by['bos']}) opening every row"
+    if "sink_at" in scan.frame:
+        places = Counter(place for place in scan.frame["sink_at"].tolist() if place)
+        told = (f"{place} in {_counted(heads, 'head')}" for place, heads in places.items())
+        yield f"sinks rest on {', '.join(told)}"
     yield f"with {bos}; seed {made_by['seed']}; {made_by['dtype']} on {made_by['device']}"
     yield "sink is scored before the first repeat, the other kinds after it"
 
 
 def _source(made_by: dict[str, Any]) -> Iterator[str]:
-    size = f"{_counted(made_by['rows'], 'row')} of {made_by['length']} tokens"
+    size = f"{_counted(made_by['rows'], 'row')} of {_counted(made_by['length'], 'token')}"
     yield f"from {made_by['patterns']['file']}: {size}, in {made_by['dtype']}"
     special = ", ".join(map(str, made_by["special"])) or "none but the first token of a row"
     yield f"special tokens, which are no queries and no targets: {special}"

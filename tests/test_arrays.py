@@ -212,6 +212,12 @@ def test_a_tokenizers_mask_says_what_is_padding_on_either_side():
     mask = [[0] * 3 + [1] * LENGTH]
     tokens = {"input_ids": [[2] * 3 + IDS], "attention_mask": mask}
     assert labels(wide, tokens) == LABELS
+    assert (
+        labels(wide, {"input_ids": tokens["input_ids"][0], "attention_mask": np.array(mask[0]) > 0})
+        == LABELS
+    )
+    with pytest.raises(InputError, match=r"attention_mask must be of the tokens' shape \(1, 24\)"):
+        interp.read_patterns(wide, {**tokens, "attention_mask": [[1] * LENGTH]})
     read = interp.read_patterns(wide, tokens)
     assert read.tokens[0, :4].tolist() == [NONE, NONE, NONE, 3]
     assert not read[..., :3, :].any()
@@ -415,3 +421,17 @@ def test_a_transformer_lens_cache_is_read_as_hooks_read_the_model():
         _, cache = model.bridge.run_with_cache(PROMPT, remove_batch_dim=not batch_axis)
         read = interp.read_patterns(cache, PROMPT)
         assert torch.equal(read, interp.attention_patterns(model, PROMPT))
+
+
+def test_patterns_that_were_read_before_keep_what_they_know_of_themselves():
+    ahead = planted("previous").flip(0, 1)[None, None]
+    with pytest.raises(InputError, match="give causal=False"):
+        interp.read_patterns(ahead, IDS)
+    first = interp.read_patterns(0.5 * ahead, IDS, learned_sinks=True, causal=False)
+    first.special, first.texts = frozenset({3}), [[f"w{i}" for i in IDS]]
+    again = interp.read_patterns(first)
+    assert torch.equal(again, first)
+    assert vars(again).keys() == vars(first).keys()
+    for name in ("layers", "texts", "learned_sinks", "causal", "special", "stack"):
+        assert getattr(again, name) == getattr(first, name)
+    assert interp.classify_heads(first)[0].label == "next token"
