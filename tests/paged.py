@@ -53,6 +53,7 @@ def patterns_of(plan=PLAN, tokens=TOKENS, texts=None):
     )
     patterns = stack[:, None].as_subclass(AttentionPatterns)
     patterns.tokens = tokens[None]
+    patterns.learned_sinks = False
     patterns.layers = tuple(range(len(plan)))
     patterns.texts = [texts or [f" t{token}" for token in tokens.tolist()]]
     return patterns

@@ -239,10 +239,21 @@ def test_nothing_touches_the_network(monkeypatch, tmp_path):
 
 def test_a_thread_can_draw_without_a_display(monkeypatch, tmp_path):
     monkeypatch.setenv("DISPLAY", "nowhere:9")
-    thread = threading.Thread(target=lambda: plain()[0].save(tmp_path / "gallery.html"))
-    thread.start()
-    thread.join()
-    assert (tmp_path / "gallery.html").exists()
+    made, _ = plain()
+    names = {"gallery": made, "head": made.head("L0H0")}
+
+    def save_all():
+        for name, page in names.items():
+            page.save(tmp_path / f"{name}.html")
+
+    for display in ("nowhere:9", None):
+        if display is None:
+            monkeypatch.delenv("DISPLAY")
+        thread = threading.Thread(target=save_all)
+        thread.start()
+        thread.join()
+        for name in names:
+            (tmp_path / f"{name}.html").unlink()
 
 
 def test_a_console_without_unicode_writes_the_same_file(tmp_path):
@@ -269,6 +280,13 @@ def test_each_row_of_a_batch_is_a_prompt_and_padding_is_cut():
     for row in range(3):
         assert (weights(made.to_html(), row, "L0H0") - three[row]).abs().max() < CLOSE
     assert (weights(made.to_html(), 3, "L0H0") - padded[:3, :3]).abs().max() < CLOSE
+
+
+def test_a_batch_of_prompts_of_one_token_is_three_prompts():
+    ones, ids = torch.ones(3, 1, 1, 1), torch.tensor([[4], [5], [6]])
+    made = gallery(classify_heads(ones, ids), ones, ids)
+    assert [prompt.ids for prompt in made.prompts] == [[4], [5], [6]]
+    assert [weights(made.to_html(), row, "L0H0").tolist() for row in range(3)] == 3 * [[[1.0]]]
 
 
 def test_prompts_of_several_lengths_share_a_page():
@@ -476,6 +494,9 @@ def test_a_models_page_takes_prompts_of_several_lengths_and_some_heads():
         scan, model, ["w5 w6", [3, 4, 5]], heads=["L1H2"], progress=lambda *at: done.append(at)
     )
     assert [len(prompt.ids) for prompt in made.prompts] == [3, 3]
+    # The labels are those of the ids that were run, BOS among them.
+    assert made.prompts[0].labels[1:] == ["w5", "w6"]
+    assert made.prompts[0].ids == model.to_tokens("w5 w6")[0].tolist()
     assert made.heads == [Head(1, 2)]
     assert done == [(1, 2), (2, 2)]
 

@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from IPython.core.formatters import DisplayFormatter
 from paged import BREAKOUTS, hostile, patterns_of, plain, scan_of
 from PIL import Image
 from test_gallery import Parsed
+from tiny_models import tiny, words_tokenizer
 
 import interp
 from interp.errors import InputError
@@ -147,12 +149,26 @@ def test_showing_opens_no_socket(monkeypatch, real_table):
     def refuse(*arguments, **options):
         raise AssertionError("a socket was opened")
 
-    made, _ = plain()
+    model = interp.load_model(tiny("llama"), words_tokenizer())
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(socket, "create_connection", refuse)
-    for shown in (real_table, made, made.head("L1H0")):
-        assert shown._repr_html_()
+    patterns = interp.attention_patterns(model, "w5 w6 w5 w6")
+    scan = interp.HeadScan.of(interp.classify_heads(patterns))
+    made = gallery(scan, patterns)
+    for shown in (real_table, scan, made, made.head("L1H0")):
         assert shown._repr_png_().startswith(b"\x89PNG")
+    for _ in range(20):
+        assert gallery(scan, patterns)._repr_html_()
+        assert scan._repr_html_()
+
+
+def test_what_cannot_show_pages_gets_words_and_a_picture():
+    made, _ = plain()
+    for shown in (made, made.head("L1H0"), made.scan):
+        given, _ = DisplayFormatter().format(shown)
+        assert given["text/plain"] == repr(shown)
+        assert given["image/png"].startswith(b"\x89PNG")
+        assert given["text/html"]
 
 
 @pytest.mark.browser

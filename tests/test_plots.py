@@ -63,6 +63,7 @@ def patterns_of(plan=PLAN, tokens=TOKENS):
     stack = torch.stack([torch.stack([plant(kind, tokens) for kind in layer]) for layer in plan])
     patterns = stack[:, None].as_subclass(AttentionPatterns)
     patterns.tokens = tokens[None]
+    patterns.learned_sinks = False
     patterns.layers = tuple(range(len(plan)))
     patterns.texts = [[f"<{token}>" for token in tokens.tolist()]]
     return patterns

@@ -1,6 +1,7 @@
 """One head in full, arcs from one query, scores by layer, and the zoo."""
 
 import warnings
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
@@ -137,6 +138,7 @@ def test_prompts_of_any_length_are_drawn_whole(length):
         inside(figure)
     figure = head_page(causal(length), "L0H0", range(length))
     assert image(figure.axes[0]).shape == (length, length)
+    assert figure.axes[0].images[0].get_clim() == (0, 1)  # However little each key gets.
     assert ("Every" in told(figure)) == (length > 76)
 
 
@@ -194,6 +196,8 @@ def test_any_text_is_drawn_as_it_is_without_a_warning_and_the_same_each_time(suf
                 warnings.simplefilter("error")
                 save_figure(one(), path)
             files.append(path.read_bytes())
+            if suffix == ".svg":
+                ElementTree.fromstring(files[-1])
         assert files[0] == files[1]
         named = {tick.get_text() for tick in one().axes[0].get_xticklabels()}
         assert len(named) == length
@@ -232,6 +236,25 @@ def test_of_a_batch_one_prompt_has_to_be_chosen():
         head_page(batch, "L0H0", ids)
     labels = head_page(batch, "L0H0", ids, row=1).axes[0].get_xticklabels()
     assert [label.get_text() for label in labels] == ["<5>", "<6>", "<7>", "<8>"]
+    with pytest.raises(InputError, match="row must be given for a batch of 3 prompts, got none"):
+        head_page(batch[..., :1, :1], "L0H0", ids[:, :1])
+    one = head_page(batch[..., :1, :1], "L0H0", ids[:, :1], row=2)
+    assert [label.get_text() for label in one.axes[0].get_xticklabels()] == ["<9>"]
+
+
+def test_tokens_that_come_again_keep_their_places():
+    weights = PATTERNS[0, 0, 2, :6, :6].as_subclass(torch.Tensor).clone()
+    figure = head_page(weights[None], "L0H0", [5, 6, 7] * 2, texts=list("ABCABC"))
+    panel = figure.axes[0]
+    assert [label.get_text() for label in panel.get_xticklabels()] == list("ABCABC")
+    assert (image(panel).filled(0) == weights.numpy()).all()
+
+
+def test_a_long_name_of_a_model_is_cut_in_the_figure_at_once():
+    scan = scan_of(PATTERNS, model="org/" + "name/../" * 1000)
+    figure = head_page(PATTERNS, "L1H0", scan=scan)
+    assert "…" in figure.texts[0].get_text()
+    inside(figure)
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -75,7 +75,7 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
         "One circuit, built by hand, learned, and found",
         f"Attention on {length} tokens: BOS, then {length // 2} random tokens, then the same again."
         " Queries down, keys across.",
-        width=max(7, 1.35 + slot * len(drawn)),
+        width=max(7.0, 1.35 + slot * len(drawn)),
         body=4 * step + 1.05,
         notes=[
             f"The differences are from the first column, the circuit {first}. Positions, layers and"
@@ -109,8 +109,8 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
                         panel.set_title(f"{heading}\n{head}".strip("\n"))
                     lowest = row == 1 and (below == 1 or name == first)
                     whole_ticks(panel, "key", "query", bottom=lowest, first=column == below)
-        page.bar(1.25, "attention from query to key", COLOURS, 0, 1)
-        page.bar(4.2, "difference from the first", DIFFERENCES, -1, 1)
+        page.bar(1.25, "attention from query to key", COLOURS, 0.0, 1.0)
+        page.bar(4.2, "difference from the first", DIFFERENCES, -1.0, 1.0)
     return page.figure
 
 

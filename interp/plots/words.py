@@ -11,6 +11,7 @@ from interp.targets import TARGETS
 def model_name(scan: HeadScan) -> str:
     """The model's name; of a long one the end."""
     name = prose(str(scan.made_by.get("model", "attention patterns")))
+    name = name if len(name) < 200 else "…" + name[-199:]
     while inches(name, 10.0) > 4.2:
         name = "…" + name[2:]
     return name
