@@ -12,8 +12,9 @@ import torch
 from tiny_models import tiny
 
 import interp
-from interp.arrays import layer_number
+from interp.arrays import layer_number, take
 from interp.errors import InputError
+from interp.given import SHOWN, first_prompt, scan_given
 from interp.targets import NONE
 
 IDS = [3, *range(10, 20), *range(10, 20)]
@@ -435,3 +436,42 @@ def test_patterns_that_were_read_before_keep_what_they_know_of_themselves():
     for name in ("layers", "texts", "learned_sinks", "causal", "special", "stack"):
         assert getattr(again, name) == getattr(first, name)
     assert interp.classify_heads(first)[0].label == "next token"
+
+
+def test_setting_the_attention_by_hand_after_loading_gives_the_same_real_patterns():
+    model, untouched = tiny("llama"), tiny("llama")
+    assert model.config._attn_implementation != "eager"
+    model.config._attn_implementation = "eager"
+    patterns = interp.attention_patterns(model, PROMPT)
+    assert torch.equal(patterns, interp.attention_patterns(untouched, PROMPT))
+    assert torch.equal(
+        patterns, interp.read_patterns(model(PROMPT, output_attentions=True), PROMPT)
+    )
+    assert model.config._attn_implementation == "eager"
+
+
+def test_the_number_format_of_the_file_is_recorded(tmp_path):
+    path = tmp_path / "p.safetensors"
+    safetensors.torch.save_file({"layer3": HEADS.bfloat16(), "tokens": torch.tensor(IDS)}, path)
+    scan = scan_given(take(path), path)
+    assert scan.made_by["dtype"] == "bfloat16"
+    assert scan.frame["label"].tolist() == LABELS[:2]
+    assert scan.frame["name"].tolist() == ["L3H0", "L3H1"]
+
+
+def test_one_token_keeps_every_axis(tmp_path):
+    np.save(tmp_path / "p.npy", np.ones((3, 1, 1)))
+    for source in (tmp_path / "p.npy", torch.ones(1, 1, 3, 1, 1), (torch.ones(1, 3, 1, 1),)):
+        assert interp.read_patterns(source, [5]).shape == (1, 1, 3, 1, 1)
+        assert {v.label for v in interp.classify_heads(source, [5])} == {"not enough tokens"}
+
+
+def test_a_prompt_of_many_tokens_is_drawn_by_its_first_ones_behind_the_padding():
+    length = SHOWN + 40
+    tokens = torch.tensor([[NONE, NONE, *range(length)], [*range(length + 2)]])
+    stack = torch.zeros(1, 2, 1, length + 2, length + 2)
+    stack[0, 0, 0, 2:, 2:] = planted("previous", length)
+    stack[0, 1, 0] = planted("previous", length + 2)
+    shown = first_prompt(take(stack, tokens))
+    assert shown.tokens.tolist() == [list(range(SHOWN))]
+    assert torch.equal(shown[0, 0, 0], planted("previous", SHOWN))

@@ -152,6 +152,21 @@ def test_whichever_copy_a_head_prefers_it_has_full_marks(kind, pick, tokens):
     assert verdict.label == LABELS[kind]
 
 
+@pytest.mark.parametrize("pick", [min, max], ids=["earliest match", "latest match"])
+@pytest.mark.parametrize("seed", range(3))
+def test_repeats_by_accident_leave_a_planted_head_its_full_marks(seed, pick):
+    half = torch.randint(10, 60, (40,), generator=torch.Generator().manual_seed(seed)).tolist()
+    assert len(set(half)) < len(half)
+
+    def one_match(row: list[int], q: int) -> list[int]:
+        keys = induction(row, q)
+        return [pick(keys)] if keys else []
+
+    verdict = label(one_match, torch.tensor([[BOS, *half, *half]]))
+    assert verdict.scores["induction"] == FULL
+    assert verdict.label == "induction"
+
+
 NEAR_MISSES: dict[str, tuple[str, Look]] = {
     "induction, one too early": ("induction", duplicate),
     "induction, one too late": ("induction", lambda row, q: [k + 2 for k in copies(row, q)]),
