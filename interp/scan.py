@@ -12,7 +12,7 @@ from interp import tokens as probes
 from interp.alibi import name_what_slopes_do
 from interp.errors import InputError, whole, whole_seed
 from interp.files import versions
-from interp.labels import label_heads, why_not_measured
+from interp.labels import label_heads, why_not_measured, with_sink_named
 from interp.mass import Attention, FromQK, Tally
 from interp.scores import (
     STATISTICS,
@@ -25,7 +25,7 @@ from interp.scores import (
     score_layer,
 )
 from interp.table import AT_DISTANCE, DEFINED, EFFECT, HeadScan
-from interp.targets import TARGETS
+from interp.targets import KINDS, rules
 
 if TYPE_CHECKING:
     from interp.direct import Readout
@@ -75,6 +75,9 @@ def scan_heads(
     scores on text, where a head mixes its jobs, stand beside those as `text_...`. A model
     without a tokenizer is not run on text.
 
+    A model that looks both ways (BERT) is read from its patterns; its rows also end with the token
+    that closes its texts, and its kinds are those of `interp.targets.BOTH_WAYS`.
+
     Args:
         model: A `Model`, or anything that `interp.load_model` takes.
         rows: Rows of random tokens; of text, which only informs, there are half as many.
@@ -96,7 +99,8 @@ def scan_heads(
     Raises:
         InputError: If the model cannot be loaded, its context or vocabulary is too small, a
             number is not a whole one in its range, or a name is not known; also if
-            `definitions` or `hooks` are asked of a model that hooks cannot run.
+            `definitions` or `hooks` are asked of a model that hooks cannot run, `definitions`
+            of one that is not causal, or the model is an encoder-decoder.
     """
     from interp.definitions import check_names
     from interp.models import load_model
@@ -107,12 +111,22 @@ def scan_heads(
     if bos not in (0, 1, 2):
         raise InputError(f"bos must be 0, 1 or 2, got {bos}")
     model = load_model(model)
+    if model.direction == "encoder-decoder":
+        raise InputError(
+            f"model must have one stack, got {model.name}, an encoder-decoder: load its encoder"
+            " alone (such as T5EncoderModel), or read attention_patterns of a stack"
+        )
+    causal = model.direction == "causal"
+    if definitions and not causal:
+        raise InputError(
+            f"definitions must be of causal heads, got {model.name}, which looks ahead"
+        )
     thresholds = thresholds or Thresholds()
     how = method_for(model, method)
     length = min(LENGTH, model.n_ctx) if length is None else length
     made = _probes(model, rows, seed, length, bos)
     on_text = next(iter(made[-1].parts))  # Text if there is any, else the random tokens.
-    far = _far_probes(model, rows, seed, length, bos) if length > LENGTH else []
+    far = _far_probes(model, rows, seed, length, bos) if length > LENGTH and causal else []
     null = [] if quick else [probes.shuffled(made[0], seed=seed)]
     readout, copying, absent = _readout(model, how, quick)
     if on_text != "text":
@@ -121,7 +135,7 @@ def scan_heads(
     batches = made + null + far
     scores = measure(model, batches, thresholds, how, on_text, readout, progress)
     parts = list(scores)
-    source = {kind: "repeated" for kind in TARGETS}
+    source = {kind: "repeated" for kind in rules(causal)}
     source |= {"sink": "random"} | {name: on_text for name in STATISTICS}
 
     found = [LayerScores.join(batches).tallies for batches in scores["repeated"].values()]
@@ -162,7 +176,12 @@ def scan_heads(
             window=window,
             window_forced=window is not None and window < tokens.shape[1],
             not_measured=why_not_measured(
-                tokens, judged, thresholds, special=model.special, window=window
+                tokens,
+                judged,
+                thresholds,
+                special=model.special,
+                window=window,
+                causal=causal,
             ),
             nulls={kind: evidence.quantile(tally) for kind, tally in null_tallies.items()},
             induction_effect=None if effect is None else _known_ends(effect),
@@ -177,6 +196,9 @@ def scan_heads(
             ]
         )
         others += _others(by_part, judged.tallies, null_tallies)
+    if not causal:
+        texts = [model.texts_of(row) for row in made[0].tokens]
+        verdicts = [with_sink_named(v, made[0].tokens, texts, model.special) for v in verdicts]
     for name, values in defined.items():
         for record, value in zip(others, values, strict=True):
             record[f"{DEFINED}{name}"] = value
@@ -220,7 +242,8 @@ def _probes(model: "Model", rows: int, seed: int, length: int, n_bos: int) -> li
         raise InputError(
             f"length must be at least {probes.SHORTEST + 2} tokens with two BOS, got {length}"
         )
-    length -= again
+    closing = model.closing if n_bos else None
+    length -= again + (closing is not None)
     made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=bos, seed=seed)]
     if encoded := encoded_passages(model):
         # A passage is not cut together with another, so long rows of text do not exist.
@@ -229,6 +252,8 @@ def _probes(model: "Model", rows: int, seed: int, length: int, n_bos: int) -> li
             encoded, rows=max(1, rows // 2), length=min(length, shortest), bos=bos
         )
         made += [natural] if natural is not None else []
+    if closing is not None:
+        made = [probes.closed_by(probe, closing) for probe in made]
     return (
         [probes.opened_again(probe, bos) for probe in made] if again and bos is not None else made
     )
@@ -383,6 +408,7 @@ def _questions(
                 window=window,
                 thresholds=thresholds,
                 kinds=kinds_of(part),
+                causal=model.direction == "causal",
                 statistics=part == on_text,
             )
             is_null = part in _NULLS.values()
@@ -396,7 +422,7 @@ def kinds_of(part: str) -> set[str]:
         return {"induction"}
     if part in ("random", "elsewhere"):
         return {"sink"}
-    return set(TARGETS) - {"sink"} if part in ("repeated", "shuffled") else set(TARGETS)
+    return set(KINDS) - {"sink"} if part in ("repeated", "shuffled") else set(KINDS)
 
 
 def _rows(model: "Model", probe: probes.Probe, method: Method) -> int:
@@ -413,13 +439,13 @@ def _others(
 ) -> list[dict[str, float]]:
     """For each head what stands beside its scores: evidence, scores on text, by distance."""
     text = by_part["text"].tallies if "text" in by_part else {}
-    on_text = {f"text_{kind}": tally for kind, tally in text.items() if kind in TARGETS}
+    on_text = {f"text_{kind}": tally for kind, tally in text.items() if kind in KINDS}
     columns = {name: tally.mean.tolist() for name, tally in on_text.items()}
     columns |= {f"{name}_chance": tally.uniform_mean.tolist() for name, tally in on_text.items()}
     if VALUE_WEIGHTED in text:
         columns[f"text_{VALUE_WEIGHTED}"] = text[VALUE_WEIGHTED].mean.tolist()
     for kind, tally in judged.items():
-        if kind in TARGETS:
+        if kind in KINDS:
             columns |= _ends(kind, tally) | {f"{kind}_spread": evidence.spread(tally).tolist()}
     for kind, tally in nulls.items():
         columns[f"{kind}_null"] = tally.mean.tolist()
@@ -479,6 +505,7 @@ def _made_by(
         "revision": model.revision,
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
+        "direction": model.direction,
         "attention": list(model.kinds),
         "alibi_slopes": None if model.alibi_slopes is None else list(model.alibi_slopes),
         "dtype": model.dtype_name,

@@ -44,7 +44,7 @@ def halves(
         rank = others.cumsum(1)
     else:
         away = torch.where(others, away.abs(), n_keys)
-        rank = away.argsort(1, stable=True).argsort(1) + 1
+        rank = away.argsort(dim=1, stable=True).argsort(dim=1) + 1
     near = others & (rank <= others.sum(1, keepdim=True) // 2)
     return torch.stack([near, others & ~near])
 

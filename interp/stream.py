@@ -58,7 +58,7 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
 
 def streams(model: Model) -> bool:
     """Whether every attention layer of `model` can be streamed: found out on two tokens."""
-    if model.plain is None or model.chunked:
+    if model.plain is None or model.chunked or model.direction != "causal":
         return False
     seen = []
     try:
@@ -87,6 +87,11 @@ def _attend(
     """Attention as transformers calls it; the mask is ours, causal and within the window."""
     if attention_mask is not None or position_bias is not None or query.shape[2] != key.shape[2]:
         raise NotImplementedError("only causal attention of a whole prompt can be streamed")
+    if query.shape[1] % key.shape[1]:
+        # The fused kernel would end the whole process.
+        raise InputError(
+            f"key-value heads must divide the {query.shape[1]} heads, got {key.shape[1]}"
+        )
     if not getattr(module, "is_causal", True):
         raise NotImplementedError("only causal attention can be streamed")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)

@@ -5,19 +5,26 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from interp.errors import InputError
 from interp.files import staged
 from interp.heads import Head
-from interp.labels import ANTI_INDUCTION, LABELS, HeadLabel
+from interp.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN, HeadLabel
 from interp.scores import STATISTICS
-from interp.targets import TARGETS
+from interp.targets import KINDS, TARGETS
+from interp.told import check_told
 
 SCHEMA_VERSION = 1
+
+MOST = 1000
+"""Layers, and heads in one, that a table can be of."""
+
 DEFINED = "as_"
 """Beginning of the columns with a score as somebody else defines it."""
 
@@ -41,7 +48,8 @@ class HeadScan:
             `left_out` says which columns are absent, and why.
 
     Columns, where `<kind>` is each of `induction`, `duplicate_token`, `previous_token`,
-    `current_token`, `local_window`, `sink`; what could not be measured is missing:
+    `current_token`, `local_window`, `sink`, and of a model that looks both ways `next_token`;
+    what could not be measured is missing:
 
     - `layer`, `head`, `name`: which head, counted from 0; `L5H1` is head 1 of layer 5.
     - `label`, `labels`: the most specific kind that holds, and all that hold.
@@ -63,7 +71,8 @@ class HeadScan:
     - `ov_copying`: whether the head's weights copy what it attends to, in [-1, 1].
     - `entropy`: of a query's attention, mean, in nats.
     - `mean_distance`: from query to key, mean, in tokens.
-    - `sink_position`: where a sink head rests, counted from the first token.
+    - `sink_position`: where a sink head rests, counted from the first token; `sink_at` says it in
+      words, as `[SEP] at 7`, where texts are known.
     - `window`: how many tokens back the architecture lets the layer look.
     - `not_measured`: why a kind has no score.
     - `as_<name>`: the score that `interp.definitions.DEFINITIONS` has by that name.
@@ -113,7 +122,7 @@ class HeadScan:
         for column in self.frame.columns:
             kind = column.removeprefix("text_")
             far = kind.startswith(AT_DISTANCE)
-            if kind not in (*TARGETS, *STATISTICS, EFFECT) and not far:
+            if kind not in (*KINDS, *STATISTICS, EFFECT) and not far:
                 continue
             own = self.made_by.get("scored_on", {}).get(
                 kind, "repeated" if far or kind == EFFECT else "patterns"
@@ -149,8 +158,9 @@ class HeadScan:
             InputError: If there is no such label.
         """
         known = {label for labels in self.frame["labels"] for label in labels}
-        if label not in known | set(WORDS):
-            raise InputError(f"label must be one of {', '.join(WORDS)}, got {label!r}")
+        words = [*WORDS, *([NEXT_TOKEN] if "next_token" in self.frame else [])]
+        if label not in known | set(words):
+            raise InputError(f"label must be one of {', '.join(words)}, got {label!r}")
         rows = self.frame.loc[[label in labels for labels in self.frame["labels"]]]
         score = "induction" if label == ANTI_INDUCTION else label.replace(" ", "_")
         if score not in rows:
@@ -196,9 +206,7 @@ class HeadScan:
             raise InputError(f"path must end in {', '.join(_FORMATS)}, got {path.name}")
         try:
             frame, made_by = read(path)
-            if not isinstance(made_by, dict):
-                raise InputError("made_by must be an object")
-            return cls(_typed(frame), made_by)
+            return cls(_typed(frame), check_told(made_by))
         except FileNotFoundError:
             raise InputError(f"path must be a file that is there, got {path}") from None
         except Exception as error:
@@ -219,8 +227,12 @@ def _record(verdict: HeadLabel) -> dict[str, Any]:
     record |= {
         f"{kind}_chance": verdict.chance.get(kind) for kind in sorted(TARGETS, key=_COLUMNS.index)
     }
+    if "next_token" in verdict.scores:
+        record |= {"next_token": verdict.scores["next_token"]}
+        record |= {"next_token_chance": verdict.chance["next_token"]}
     record |= {name: getattr(verdict, name) for name in STATISTICS}
     record |= {"sink_position": verdict.sink_position, "window": verdict.window}
+    record |= {} if verdict.sink_at is None else {"sink_at": verdict.sink_at}
     record["margin"] = verdict.margin
     record["not_measured"] = "; ".join(
         f"{kind}: {why}" for kind, why in verdict.not_measured.items()
@@ -236,7 +248,7 @@ _COLUMNS = [
     "duplicate_token",
     "current_token",
 ]
-_TEXT = ("name", "label", "not_measured")
+_TEXT = ("name", "label", "not_measured", "sink_at")
 _WHOLE = ("layer", "head", "sink_position", "window")
 
 
@@ -252,19 +264,25 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     for column in frame.columns:
         if column == "labels":
             split = [x.split(";") if isinstance(x, str) else list(x) for x in frame[column]]
+            if not all(isinstance(label, str) for labels in split for label in labels):
+                raise InputError("labels must be words")
             frame[column] = pd.Series(split, index=frame.index, dtype=object)
         elif column in _TEXT:
             frame[column] = frame[column].astype("string").fillna("")
         else:
             kind = "Int64" if column in _WHOLE else "Float64"
             try:
-                frame[column] = pd.Series(pd.to_numeric(frame[column]), dtype=kind)
+                with np.errstate(invalid="ignore"):  # What no whole number can hold is refused.
+                    frame[column] = pd.Series(pd.to_numeric(frame[column]), dtype=kind)
             except (TypeError, ValueError):
                 raise InputError(f"column {column} must hold numbers") from None
     heads = [f"L{layer}H{head}" for layer, head in zip(frame["layer"], frame["head"])]
     if heads != frame["name"].tolist() or len(set(heads)) < len(heads):
         raise InputError("table must have one row per head, its name made of layer and head")
-    scores = frame[list(TARGETS)].to_numpy(float, na_value=0)
+    places = frame[["layer", "head"]].to_numpy(int)
+    if places.min() < 0 or places.max() >= MOST:
+        raise InputError(f"layers and heads must be from 0 to {MOST - 1}")
+    scores = frame[[kind for kind in KINDS if kind in frame]].to_numpy(float, na_value=0)
     if scores.min() < 0 or scores.max() > 1 + 1e-4:
         raise InputError(f"scores must be from 0 to 1, got {scores.min()} to {scores.max()}")
     return frame
@@ -282,11 +300,11 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 def _write_parquet(scan: HeadScan, path: Path) -> None:
     frame = scan.frame.copy()
     frame.attrs = {"schema_version": SCHEMA_VERSION, "made_by": scan.made_by}
-    frame.to_parquet(path, index=False)
+    path.write_bytes(frame.to_parquet(index=False))  # Arrow itself takes UTF-8 names alone.
 
 
 def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    frame = pd.read_parquet(path)
+    frame = pd.read_parquet(BytesIO(path.read_bytes()))
     made_by = frame.attrs.pop("made_by", {})
     frame.attrs.clear()
     return frame, made_by

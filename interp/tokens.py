@@ -148,6 +148,16 @@ def opened_again(probe: Probe, bos: int) -> Probe:
     return Probe(_opened_by(bos, probe.tokens), parts, probe.periods)
 
 
+def closed_by(probe: Probe, end: int) -> Probe:
+    """The same rows with one more token at their end, which is no query of any part."""
+    parts = {
+        name: torch.cat([queries, torch.zeros(len(queries), 1, dtype=torch.bool)], dim=1)
+        for name, queries in probe.parts.items()
+    }
+    last = torch.full((len(probe.tokens), 1), end)
+    return Probe(torch.cat([probe.tokens, last], dim=1), parts, probe.periods)
+
+
 def passages() -> dict[str, str]:
     """Natural text of several kinds, by name: prose, code, lists, another language."""
     folder = resources.files("interp") / "texts"

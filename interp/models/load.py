@@ -68,6 +68,12 @@ def load_model(
         return model
     if isinstance(model, TransformerBridge):
         name = str(getattr(model.cfg, "model_name", None) or "bridge")
+        own = model.original_model
+        if direction(text_config(own), type(own).__name__) != "causal":
+            raise InputError(
+                f"model must be causal where it comes as a bridge, got {name}: give the model of"
+                " transformers itself"
+            )
         tokenizer = model.tokenizer if tokenizer is None else tokenizer
         return _opened(model, None, tokenizer, name, None)
     if isinstance(model, torch.nn.Module):
@@ -242,6 +248,12 @@ def bridged(
         # A width is how far such a model looks either way, the query not counted.
         widths = (w and w + 1 for w in windows(config, int(config.num_hidden_layers)))
         return Model(None, model, tokenizer, name, revision, tuple(widths), way)
+    if model.config.model_type == "falcon" and model.config.alibi:
+        # Its eager form adds the bias to the mask and to the scores; its fused form once.
+        raise InputError(
+            f"model must attend alike in all its forms, got {name}: transformers adds ALiBi's bias"
+            " twice where Falcon's attention can be seen, and once where it cannot"
+        )
     open_empty_windows(text_config(model))
     plain = twin(model)
     try:
