@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import interp
 from interp.attention import (
     attention,
     attention_scores,
@@ -181,6 +182,17 @@ def test_entropy_is_that_of_the_allowed_keys_however_large_the_buffer():
     large = attention(q, *held, mask=mask).pattern
     assert torch.allclose(entropy(large), entropy(small), atol=1e-6)
     assert torch.allclose(large.topk(3).values, small.topk(3).values, atol=1e-6)
+
+
+def test_heads_get_the_same_scores_from_a_pattern_in_a_larger_buffer():
+    q, k, v = (randn(1, 4, 16, 4, seed=i).detach() for i in range(3))
+    pattern = attention(4 * q, k, v, mask=causal_mask(16)).pattern
+    ids = torch.arange(16)[None] % 7
+    small = interp.classify_heads(pattern, ids)
+    large = F.pad(pattern, (0, 112, 0, 112)), F.pad(ids, (0, 112), value=-1)
+    for found, expected in zip(interp.classify_heads(*large), small, strict=True):
+        assert found.labels == expected.labels
+        assert found.scores == pytest.approx(expected.scores)
 
 
 plain = inspect.unwrap  # Without the types that are checked in tests alone.
