@@ -475,3 +475,14 @@ def test_a_prompt_of_many_tokens_is_drawn_by_its_first_ones_behind_the_padding()
     shown = first_prompt(take(stack, tokens))
     assert shown.tokens.tolist() == [list(range(SHOWN))]
     assert torch.equal(shown[0, 0, 0], planted("previous", SHOWN))
+
+
+def test_a_layer_whose_attention_goes_past_its_hook_is_reported():
+    class Elsewhere(torch.nn.Module):
+        def forward(self, stream: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
+            return torch.zeros_like(stream), None
+
+    model = interp.load_model(tiny("gpt2"))
+    model.inner.transformer.h[1].original_component.attn = Elsewhere()
+    with pytest.raises(InputError, match=r"no attention was seen in layers \[1\]"):
+        interp.attention_patterns(model, PROMPT)
