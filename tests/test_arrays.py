@@ -101,6 +101,15 @@ def test_half_precision_files_are_read_as_they_are(tmp_path):
     assert torch.equal(read, STACK)
 
 
+def test_a_layer_of_an_npy_file_is_read_when_it_is_looked_at(tmp_path):
+    np.save(tmp_path / "p.npy", STACK.numpy())
+    layers = take(tmp_path / "p.npy", IDS).arrays
+    # What changes in the file afterwards is seen: nothing had been copied.
+    np.lib.format.open_memmap(tmp_path / "p.npy", mode="r+")[1] = 0
+    assert torch.equal(layers[0], STACK[0])
+    assert not layers[1].any()
+
+
 class Trap:
     """Leaves a file behind where it is unpickled."""
 
