@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from interp.pages.page import Gallery
     from interp.paths import path_effects
     from interp.patterns import AttentionPatterns
+    from interp.prompts import PromptScores, score_prompts
     from interp.published import compare_with_published, published_heads
     from interp.scan import scan_heads
     from interp.scores import Thresholds
@@ -38,6 +39,7 @@ __all__ = [
     "HeadScan",
     "InputError",
     "Model",
+    "PromptScores",
     "Thresholds",
     "attention_patterns",
     "build_circuit",
@@ -51,6 +53,7 @@ __all__ = [
     "published_heads",
     "read_patterns",
     "scan_heads",
+    "score_prompts",
     "scores_by_definition",
     "verify",
 ]
@@ -63,6 +66,7 @@ _HOME = {
     "HeadScan": "table",
     "InputError": "errors",
     "Model": "models",
+    "PromptScores": "prompts",
     "Thresholds": "scores",
     "attention_patterns": "hooks",
     "build_circuit": "circuits.build",
@@ -76,6 +80,7 @@ _HOME = {
     "published_heads": "published",
     "read_patterns": "arrays",
     "scan_heads": "scan",
+    "score_prompts": "prompts",
     "scores_by_definition": "definitions",
     "verify": "effects",
 }

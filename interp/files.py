@@ -130,6 +130,11 @@ def _move(scratch: Path, folder: Path, new: bool) -> None:
                 entry.replace(folder / entry.name)
 
 
+def utf8(name: str) -> str:
+    """A file's name as text that can be written, whatever the locale made of its bytes."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
 def versions() -> dict[str, str]:
     """The releases that a result depends on, for its record."""
     names = ("interp", "torch", "transformers", "transformer-lens")

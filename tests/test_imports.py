@@ -60,7 +60,7 @@ DOORS = {
     "PIL": {"pages.sheet"},
     "typer": {"command"},
     "rich": {"command", "report"},
-    "pandas": {"edges", "plots", "published", "report", "sensitivity", "table"},
+    "pandas": {"edges", "plots", "prompts", "published", "report", "sensitivity", "table"},
 }
 
 

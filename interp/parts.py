@@ -1,0 +1,80 @@
+"""Work that is done in parts, each kept as a file, so that a run that was killed can go on.
+
+The parts of a run are in a folder named after its settings: those of another run are never
+taken for them. Each part is there whole or not at all.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from interp.errors import InputError
+from interp.files import held, staged
+
+FOLDER = ".parts"
+
+
+@contextmanager
+def parts_of(folder: Path, settings: dict[str, Any], *, restart: bool = False) -> Iterator[Path]:
+    """Where the parts of the run with these `settings` are kept, below the results' `folder`.
+
+    They are gone when the block has ended well, and stay where it has not, for the next run.
+
+    The names of parts begin with a digit.
+
+    Args:
+        folder: Of the results.
+        settings: All that a part depends on, as JSON has it.
+        restart: Whether to throw away what other runs, or this one, have left there.
+
+    Raises:
+        InputError: If the folder cannot be written to, another process is at work there, or a
+            run with other settings has left its parts.
+    """
+    around = folder / FOLDER
+    known = {"settings": settings}
+    text = json.dumps(known, indent=1, ensure_ascii=False) + "\n"
+    own = around / hashlib.sha256(text.encode()).hexdigest()[:16]
+    new = [each for each in (around, folder, *folder.parents) if not each.exists()]
+    try:
+        around.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"folder must be writable, got {folder}: {error}") from None
+    try:
+        with held(around) as alone:
+            if alone is False:
+                raise InputError(f"folder must not be in use, got {folder}, where a run is at work")
+            for other in sorted(around.iterdir()):
+                if restart or not any(other.glob("[0-9]*")):
+                    shutil.rmtree(other)
+                elif other != own:
+                    raise InputError(_told(folder, other, settings))
+            own.mkdir(exist_ok=True)
+            with staged(own) as scratch:
+                (scratch / "settings.json").write_text(text, encoding="utf-8")
+            yield own
+            shutil.rmtree(around)
+    except BaseException:
+        if not any(own.glob("[0-9]*")):
+            shutil.rmtree(own, ignore_errors=True)
+            for each in new:
+                with suppress(OSError):
+                    each.rmdir()
+        raise
+
+
+def _told(folder: Path, other: Path, settings: dict[str, Any]) -> str:
+    try:
+        theirs = json.loads((other / "settings.json").read_text(encoding="utf-8"))["settings"]
+        differing = [name for name, value in settings.items() if theirs.get(name) != value]
+    except (OSError, ValueError, KeyError, AttributeError):
+        differing = []
+    return (
+        f"folder must hold no parts of another run, got {folder}, where one with another"
+        f" {' and '.join(differing) or 'record'} was stopped: --restart (restart=True) throws"
+        " them away, or name another folder"
+    )

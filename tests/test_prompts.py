@@ -1,0 +1,283 @@
+"""Scores on prompts of one's own: what they are, and that a stopped run goes on."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from tiny_models import tiny, words_tokenizer
+
+import interp
+from interp.files import held
+from interp.prompts import prompts_in
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "score_prompts.py"
+REPEATED = "w3 w4 w5 w6 w7 w8 w9 w3 w4 w5 w6 w7 w8 w9"
+NOVEL = "w10 w11 w12 w13 w14 w15 w16 w17"
+PROMPTS = [REPEATED, NOVEL, [1, 20, 21, 22, 23, 24, 20, 21, 22, 23, 24]]
+FILES = {"scores.parquet", "scores.json"}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    tiny("llama").save_pretrained(path)
+    words_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(path):
+    return interp.load_model(path)
+
+
+@pytest.fixture(scope="module")
+def scores(model):
+    return interp.score_prompts(model, PROMPTS)
+
+
+def files(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def stop_after(number):
+    def progress(done, total):
+        if done == number:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def stopped(model, folder, after=2, **options):
+    with pytest.raises(KeyboardInterrupt, match=f"{after} of 3 prompts are kept"):
+        interp.score_prompts(model, PROMPTS, folder, progress=stop_after(after), **options)
+
+
+def test_the_scores_are_those_of_the_patterns_by_the_same_kinds(model, scores):
+    for number, prompt in enumerate(PROMPTS):
+        patterns = interp.attention_patterns(model, prompt)
+        verdicts = interp.classify_heads(patterns, special=model.special)
+        frame = scores.frame[scores.frame["prompt"] == number].set_index(["name", "score"])
+        expected = {
+            (str(v.head), kind): (v.scores[kind], v.chance[kind])
+            for v in verdicts
+            for kind in v.scores
+        }
+        assert set(frame.index) == set(expected)
+        for key, pair in expected.items():
+            assert tuple(frame.loc[key, ["value", "chance"]]) == pytest.approx(pair, abs=1e-5)
+
+
+def test_patterns_and_streaming_give_the_same_scores(model, scores):
+    hooked = interp.score_prompts(model, PROMPTS, method="hooks")
+    assert (scores.made_by["method"], hooked.made_by["method"]) == ("stream", "hooks")
+    pd.testing.assert_frame_equal(hooked.frame, scores.frame, atol=1e-5)
+
+
+def test_a_kind_that_a_prompt_cannot_judge_is_absent(scores):
+    kinds = scores.frame.groupby("prompt")["score"].unique().map(set)
+    assert {"induction", "duplicate_token"} <= kinds[0] & kinds[2]
+    assert {"sink", "previous_token"} <= kinds[1]
+    assert not {"induction", "duplicate_token"} & kinds[1]
+
+
+def test_the_queries_of_induction_are_those_with_an_earlier_copy(scores):
+    rows = scores.frame.query("prompt == 0 and score == 'induction'")
+    assert set(rows["queries"]) == {7}  # The second copy's tokens.
+
+
+def test_a_text_opens_with_bos_once_and_ids_are_run_as_they_are(model):
+    run = interp.score_prompts(model, [f"<s> {NOVEL}", NOVEL, list(range(10, 18))])
+    assert run.made_by["prompts"]["tokens"] == [9, 9, 8]
+    assert run.made_by["prompts"]["n_bos"] == [1, 1, 0]
+    assert interp.score_prompts(model, [NOVEL], bos=False).made_by["prompts"]["tokens"] == [8]
+
+
+def test_a_prompt_that_judges_nothing_has_no_rows(model):
+    run = interp.score_prompts(model, ["w3"])
+    assert run.frame.empty
+    assert list(run.frame.dtypes) == list(interp.score_prompts(model, [NOVEL]).frame.dtypes)
+    assert run.strongest().empty
+
+
+def test_heads_are_counted_from_0_and_named_so(scores):
+    assert set(scores.frame["layer"]) == {0, 1}
+    assert set(scores.frame["head"]) == {0, 1, 2, 3}
+    named = "L" + scores.frame["layer"].astype(str) + "H" + scores.frame["head"].astype(str)
+    assert list(named) == list(scores.frame["name"])
+
+
+def test_the_strongest_head_has_the_highest_mean_over_prompts(scores):
+    best = scores.strongest().set_index("score").loc["induction"]
+    means = scores.frame.query("score == 'induction'").groupby("name")["value"].mean()
+    assert (best["name"], best["value"]) == (means.idxmax(), means.max())
+    assert best["prompts"] == 2
+
+
+def test_a_stopped_run_goes_on_and_the_files_are_those_of_a_whole_one(model, tmp_path):
+    interp.score_prompts(model, PROMPTS, tmp_path / "whole")
+    stopped(model, tmp_path / "out")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {".parts"}
+    seen = []
+    interp.score_prompts(
+        model, PROMPTS, tmp_path / "out", progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen == [(2, 3)]
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+    assert set(files(tmp_path / "out")) == FILES
+
+
+OTHERS = {
+    "thresholds": {"thresholds": interp.Thresholds(window_width=3)},
+    "method": {"method": "hooks"},
+    "prompts": {"bos": False},
+}
+
+
+@pytest.mark.parametrize("setting", OTHERS)
+def test_parts_made_with_other_settings_are_never_taken(model, tmp_path, setting):
+    stopped(model, tmp_path)
+    for _ in range(2):
+        with pytest.raises(interp.InputError, match=f"with another {setting} .*--restart"):
+            interp.score_prompts(model, PROMPTS, tmp_path, **OTHERS[setting])
+    run = interp.score_prompts(model, PROMPTS, tmp_path, restart=True, **OTHERS[setting])
+    pd.testing.assert_frame_equal(
+        run.frame, interp.score_prompts(model, PROMPTS, **OTHERS[setting]).frame, check_exact=True
+    )
+    assert set(files(tmp_path)) == FILES
+
+
+def test_parts_of_other_weights_and_other_number_types_are_never_taken(model, path, tmp_path):
+    stopped(model, tmp_path)
+    other = tiny("llama")
+    with torch.no_grad():
+        next(other.parameters())[3] += 1
+    other = interp.load_model(other, words_tokenizer())
+    with pytest.raises(interp.InputError, match="with another model and revision was stopped"):
+        interp.score_prompts(other, PROMPTS, tmp_path)
+    with pytest.raises(interp.InputError, match="another revision and dtype was stopped"):
+        interp.score_prompts(interp.load_model(path, dtype="bfloat16"), PROMPTS, tmp_path)
+
+
+def test_a_damaged_part_is_told_and_not_scored(model, tmp_path):
+    stopped(model, tmp_path)
+    (part,) = tmp_path.glob(".parts/*/000001.parquet")
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(interp.InputError, match=r"whole parts, got .*000001.parquet: remove it"):
+        interp.score_prompts(model, PROMPTS, tmp_path)
+    part.unlink()
+    interp.score_prompts(model, PROMPTS, tmp_path)
+    assert set(files(tmp_path)) == FILES
+
+
+def test_a_folder_where_a_run_is_at_work_is_refused(model, tmp_path):
+    stopped(model, tmp_path)
+    with held(tmp_path / ".parts"), pytest.raises(interp.InputError, match="must not be in use"):
+        interp.score_prompts(model, PROMPTS, tmp_path, restart=True)
+    assert len(list(tmp_path.glob(".parts/*/0*.parquet"))) == 2
+
+
+def test_a_run_that_fails_before_any_prompt_is_done_leaves_nothing(model, tmp_path):
+    with pytest.raises(KeyboardInterrupt, match="nothing was written"):
+        interp.score_prompts(model, PROMPTS, tmp_path / "a" / "b", progress=stop_after(0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def read(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    return prompts_in(tmp_path / name)
+
+
+def test_a_text_file_has_a_prompt_a_line(tmp_path):
+    found, source = read(tmp_path, "a.txt", "\ufeffone\u2028still\r\n\n two \nthree".encode())
+    assert found == ["one\u2028still", " two ", "three"]
+    assert source is not None
+    assert source["name"] == "a.txt"
+    assert len(source["sha256"]) == 64
+
+
+def test_a_json_file_has_texts_or_ids(tmp_path):
+    lines = b'{"text": "one\\ntwo", "n": 1}\n{"tokens": [1, 2]}\n'
+    assert read(tmp_path, "a.jsonl", lines)[0] == ["one\ntwo", [1, 2]]
+
+
+NO_PROMPTS = {
+    "no object": (b'{"text": "a"}\n["b"]', 'prompts must have "text" or "tokens" .* in line 2'),
+    "both": (b'{"text": "a", "tokens": [1]}', "in line 1"),
+    "neither": (b"{}", "in line 1"),
+    "numbers that are no ids": (b'{"tokens": [1.5, true]}', "in line 1"),
+    "a text that is none": (b'{"text": 3}', "in line 1"),
+    "no JSON": (b"{", "in line 1"),
+    "deep": (b"[" * 100_000, "in line 1"),
+    "no UTF-8": (b"\xff\xfe\x00", "prompts must be in UTF-8"),
+    "nothing": (b"\n \n", "prompts must be at least one, got none in"),
+}
+
+
+@pytest.mark.parametrize("fault", NO_PROMPTS)
+def test_a_file_without_prompts_is_told_with_its_line(tmp_path, fault):
+    content, message = NO_PROMPTS[fault]
+    with pytest.raises(interp.InputError, match=message):
+        read(tmp_path, "a.jsonl", content)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("a.csv", r"must be a .txt or .jsonl file, got 'a.csv'"),
+        ("missing.txt", "must be a file that can be read, got missing.txt"),
+        ([], "must be at least one, got none"),
+        (None, "must be several texts or rows of ids, got None"),
+        (["w3 w4", ""], "prompt 1: prompt must have at least one token"),
+        ([[]], "prompt 0 must have at least one token"),
+        ([[1, 200]], "prompt 0: token ids must be from 0 to 199"),
+        ([[3] * 65], "prompt 0: prompt must fit the model's context of 64"),
+        ([[[3, 4], [5, 6]]], "prompt 0 must be one row, got 2"),
+        ([3, 4], "prompt 0: "),
+        ([None], "prompt 0: "),
+    ],
+)
+def test_what_are_no_prompts_is_told_in_one_line(model, given, message, tmp_path):
+    with pytest.raises(interp.InputError, match=message) as error:
+        interp.score_prompts(model, given, tmp_path / "out")
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def script(*arguments, **options):
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+
+
+def test_a_killed_process_is_gone_on_from_under_an_ascii_console(path, model, tmp_path):
+    lines = [f"w{3 + i % 90} é → w5 w6 w7 w{3 + i % 90} é w6" for i in range(100)]
+    (tmp_path / "p.txt").write_text("\n".join(lines), encoding="utf-8")
+    out = tmp_path / "out→"
+    arguments = ("--model", path, "--prompts", tmp_path / "p.txt", "--out", out)
+    with script(*arguments) as process:
+        while not list(out.glob(".parts/*/000002.parquet")):
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.kill()
+    assert process.returncode == -9
+    assert {file.name for file in out.iterdir()} == {".parts"}
+    kept = list(out.glob(".parts/*/0*.parquet"))
+    assert 3 <= len(kept) < len(lines)
+    for part in kept:
+        pd.read_parquet(part)  # Each is whole.
+
+    ascii_only = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    with script(*arguments, env={**os.environ, **ascii_only}) as process:
+        stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert b"wrote scores.json, scores.parquet" in stdout
+    assert b"\x1b" not in stdout + stderr
+    interp.score_prompts(model, tmp_path / "p.txt", tmp_path / "whole")
+    assert files(out) == files(tmp_path / "whole")
+    made_by = json.loads((out / "scores.json").read_text(encoding="utf-8"))["made_by"]
+    assert made_by["file"]["name"] == "p.txt"
