@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from interp.circuits.training import Recipe, Run
-from interp.errors import InputError, whole
+from interp.errors import InputError, is_number, whole
 from interp.files import staged
 
 FILE = "checkpoint.safetensors"
@@ -34,7 +34,7 @@ def save(run: Run, folder: str | os.PathLike[str]) -> None:
     Raises:
         InputError: If it was trained and never looked at, or the folder cannot be written to.
     """
-    _check_looks(run)
+    _check_looks(run.looks, run.step)
     told = {"recipe": asdict(run.recipe), "looks": run.looks}
     with staged(folder) as scratch:
         save_file(run.state(), scratch / FILE, metadata={"run": json.dumps(told)})
@@ -60,7 +60,7 @@ def resumed(model: nn.Module, recipe: Recipe, folder: str | os.PathLike[str]) ->
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         theirs, ours = dict(told["recipe"]), asdict(recipe)
         run.looks = told["looks"]
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(path, f"what cannot be read ({error})") from None
     if theirs != ours:
         differing = [name for name in ours if theirs.get(name) != ours[name]]
@@ -70,26 +70,47 @@ def resumed(model: nn.Module, recipe: Recipe, folder: str | os.PathLike[str]) ->
             f" {words or 'others'}: choose another folder"
         )
     try:
+        _check_looks(run.looks, int(state.get("step", -1)))
         run.restore(state)
-        _check_looks(run)
     except (InputError, RuntimeError) as error:  # Of torch, where its luck is none.
         raise _damaged(path, f"one in which {error}") from None
     return run
 
 
-def _check_looks(run: Run) -> None:
-    """Raise unless the looks are those of a run that was looked at on its way."""
-    try:
-        lacking = {name for look in run.looks for name in LOOK if name not in look}
-        steps = [] if lacking else [whole("step", look["step"], least=0) for look in run.looks]
-    except TypeError:
-        raise InputError("looks must be a list of what was seen") from None
+def _check_looks(looks: Any, step: int) -> None:
+    """Raise unless the looks are those of a run that was looked at on its way to a step."""
+    if not isinstance(looks, list):
+        raise InputError("looks must be a list of what was seen")
+    for look in looks:
+        _check_look(look)
+    sizes = {(len(rows), len(rows[0])) for look in looks for rows in look["scores"].values()}
+    if len(sizes) > 1:
+        raise InputError("scores must be of the same heads in every look and of every kind")
+    steps = [whole("step", look["step"], least=0) for look in looks]
+    if steps != sorted(set(steps)) or (steps and steps[-1] > max(step, 0)):
+        raise InputError(f"looks must be in order and not after step {step}, got {steps}")
+    if step > 0 and not steps:
+        raise InputError(f"looks must be there after {step} steps, got none")
+
+
+def _check_look(look: Any) -> None:
+    lacking = [name for name in LOOK if not isinstance(look, dict) or name not in look]
     if lacking:
         raise InputError(f"each look must have {', '.join(LOOK)}, got one without {min(lacking)}")
-    if steps != sorted(set(steps)) or (steps and steps[-1] > run.step):
-        raise InputError(f"looks must be in order and not after step {run.step}, got {steps}")
-    if run.step and not steps:
-        raise InputError(f"looks must be there after {run.step} steps, got none")
+    periods, scores, second = look["by_period"], look["scores"], look["second_copy"]
+    if not isinstance(periods, dict) or not all(period.isdecimal() for period in periods):
+        raise InputError("by_period must have a loss for each period")
+    losses = [look["first_copy"], *periods.values(), *([] if second is None else [second])]
+    if not periods or not all(map(is_number, losses)):
+        raise InputError("losses must be numbers")
+    if not isinstance(scores, dict) or not {"induction", "previous_token"} <= set(scores):
+        raise InputError("scores must be those of every kind")
+    for kind, found in scores.items():
+        rows = found if isinstance(found, list) else [None]
+        if not rows or not all(isinstance(row, list) and row for row in rows):
+            raise InputError(f"scores of {kind[:40]} must be rows of heads, one a layer")
+        if len(set(map(len, rows))) > 1 or not all(is_number(n) for row in rows for n in row):
+            raise InputError(f"scores of {kind[:40]} must be a number for each head")
 
 
 def _damaged(path: Path, told: str) -> InputError:
@@ -106,7 +127,7 @@ def record(folder: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         Recipe(**told["recipe"])
-        told["looks"][-1]["scores"]
-    except (OSError, KeyError, TypeError, IndexError, ValueError) as error:
+        _check_looks(told["looks"], whole("step", told["looks"][-1]["step"], least=0))
+    except (OSError, KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
         raise InputError(f"{path} must be the record of a finished run: {error}") from None
     return told
