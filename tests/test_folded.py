@@ -172,6 +172,7 @@ def test_what_a_norm_after_the_heads_changes_is_folded_into_what_they_write():
         ("qwen3", "q_norm and k_norm of layer 0 scale each query and key anew"),
         ("gemma3", "q_norm and k_norm of layer 0 scale each query and key anew"),
         ("bloom", "ALiBi adds a bias by distance"),
+        ("mpt", "ALiBi adds a bias by distance"),
     ],
 )
 def test_scores_without_a_bilinear_form_are_refused(family, why):
