@@ -41,7 +41,6 @@ CONFIGS = {
 
 HYBRID = {**GROUPED, "num_hidden_layers": 4}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
-FALCON = {"alibi": False, "new_decoder_architecture": False, "multi_query": True}
 
 FURTHER = {
     "gptj": lambda: transformers.GPTJConfig(
@@ -74,10 +73,7 @@ FURTHER = {
         n_group=1,
         topk_group=1,
     ),
-    "falcon": lambda: transformers.FalconConfig(**SIZES, **SMALL, **FALCON),
-    "falcon_alibi": lambda: transformers.FalconConfig(
-        **SIZES, **SMALL, **{**FALCON, "alibi": True, "multi_query": False}
-    ),
+    "falcon": lambda: transformers.FalconConfig(**SIZES, **SMALL),
     "jamba": lambda: transformers.JambaConfig(
         **SIZES,
         **{k: v for k, v in HYBRID.items() if k != "head_dim"},

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor as alibi_of_bloom
-from transformers.models.falcon.modeling_falcon import build_alibi_tensor as alibi_of_falcon
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor as alibi_of_mpt
 
 _LOCAL = ("sliding_attention", "local")
@@ -89,11 +88,8 @@ def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...] | None:
 
     None for a family whose slopes are not known here.
     """
-    mask = torch.ones(1, 2)
-    d_head = config.hidden_size / n_heads
     made = {
-        "bloom": lambda: alibi_of_bloom(mask, n_heads, torch.float32),
-        "falcon": lambda: alibi_of_falcon(mask, n_heads, torch.float32) * d_head**-0.5,
+        "bloom": lambda: alibi_of_bloom(torch.ones(1, 2), n_heads, torch.float32),
         "mpt": lambda: alibi_of_mpt(n_heads, 2, config.attn_config.alibi_bias_max),
     }
     if config.model_type not in made:
