@@ -112,7 +112,6 @@ class Questions:
         resting: Where idle heads rest, by the tokens alone.
         queries: Some of those that count, to look for sink columns in their rows.
         later: For each key, those of `queries` that can rest on it (see `interp.sinks.halves`).
-        causal: Whether a key after the query is out of sight.
         statistics: Whether entropy and mean distance are asked for, which without a pattern
             takes as long as the attention itself.
         elsewhere: Whether this is for a null: see `ask_elsewhere`.
@@ -126,7 +125,6 @@ class Questions:
     resting: Bool[Tensor, "batch pos"]
     queries: Int[Tensor, "batch s"]
     later: Bool[Tensor, "half=2 batch s pos"]
-    causal: bool
     statistics: bool
     elsewhere: bool = False
 
@@ -164,8 +162,6 @@ def ask(
         if kind in kinds
     }
     queries = spaced(fit)
-    first = positions(tokens) == first_token(tokens)[:, None]
-    listed = (tokens != NONE) & ~ordinary(tokens, special)
     seen, last = (
         (visible_keys(tokens, window), positions(tokens)) if causal else _around(tokens, window)
     )
@@ -175,10 +171,9 @@ def ask(
         fit=fit,
         seen=seen,
         last=last,
-        resting=first if causal else listed,
+        resting=(tokens != NONE) & ~ordinary(tokens, special),
         queries=queries,
         later=halves(queries, tokens.shape[1], causal=causal),
-        causal=causal,
         statistics=statistics,
     )
 
@@ -232,7 +227,7 @@ def score_layer(
                 rows, questions.later, share=thresholds.sink_column, least=thresholds.sink_queries
             )
             places = _listed(columns | questions.resting[:, None])
-            others = _others(places, tokens, questions.causal)
+            others = _others(places, questions)
             number = others.sum(-1)
             on_sink = attention.on_columns(places) * others
             value, uniform = on_sink.sum(-1), number / seen[:, None]
@@ -296,11 +291,14 @@ def _listed(columns: Bool[Tensor, "batch head key"]) -> Int[Tensor, "batch head 
 
 
 def _others(
-    places: Int[Tensor, "batch head m"], tokens: Int[Tensor, "batch query"], causal: bool
+    places: Int[Tensor, "batch head m"], questions: Questions
 ) -> Bool[Tensor, "batch head query m"]:
-    """Which places each query can rest on: its attention to itself is not rest."""
-    query, place = rearrange(positions(tokens), "b q -> b 1 q 1"), places[:, :, None]
-    return ((place < query) if causal else (place != query)) & (place != NONE)
+    """Which places in sight each query can rest on: its attention to itself is not rest."""
+    last = rearrange(questions.last, "b q -> b 1 q 1")
+    seen = rearrange(questions.seen, "b q -> b 1 q 1")
+    query, place = rearrange(positions(questions.tokens), "b q -> b 1 q 1"), places[:, :, None]
+    in_sight = (place > last - seen) & (place <= last)
+    return in_sight & (place != query) & (place != NONE)
 
 
 def _per_head(

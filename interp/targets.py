@@ -55,8 +55,8 @@ def sink(
     """The first token of the row, for every later query.
 
     A head that has nothing to do puts its attention there (Xiao et al. 2023,
-    arXiv 2309.17453). Other columns can serve too; those are found in the attention
-    itself, not in the tokens: see `interp.sinks.sink_columns`.
+    arXiv 2309.17453). Other columns can serve too, and count as well: special tokens, by their
+    ids, and those found in the attention itself (see `interp.sinks.sink_columns`).
     """
     first = first_token(tokens)[:, None].expand_as(tokens)
     return _for_queries(ordinary(tokens, special), first[..., None])
