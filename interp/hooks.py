@@ -7,7 +7,7 @@ that no more than one layer's patterns need ever exist; `attention_patterns` kee
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.finite import refuse_not_finite
 from interp.memory import refuse_beyond
-from interp.models import Model, load_model
+from interp.models import Model, evaluating, load_model
 from interp.models.layers import attention_layers
 from interp.patterns import AttentionPatterns
 from interp.plain import attention_of, plain_patterns
@@ -55,11 +56,7 @@ def run(
         def look(pattern: Tensor, hook: Any) -> None:
             seen.add(layer)
             rows = torch.where(real[:, None, :, None], pattern.float(), 0)
-            if not rows.isfinite().all():
-                raise InputError(
-                    f"attention of layer {layer} is not finite in {model.dtype_name}:"
-                    " use float32 or bfloat16"
-                )
+            refuse_not_finite(rows, layer, model.dtype_name)
             if rows.triu(1).any():
                 raise InputError(f"model must be causal, got {model.name}, which looks ahead")
             visit(layer, rows)
@@ -197,22 +194,14 @@ def _looking(model: Model) -> Iterator[None]:
     """
     bridge, inner = model.bridge, model.inner
     keeping = [module for module in bridge.modules() if hasattr(module, "_pattern")]
-    letting_go = [module.register_forward_hook(_let_go) for module in keeping]
-    training = {module: module.training for module in bridge.modules()}
     implementation = getattr(getattr(inner, "config", None), "_attn_implementation", None)
-    switch = implementation not in (None, "eager")
-    bridge.eval()
-    if switch:
-        inner.set_attn_implementation("eager")
-    try:
+    with evaluating(bridge), ExitStack() as back:
+        for module in keeping:
+            back.callback(module.register_forward_hook(_let_go).remove)
+        if implementation not in (None, "eager"):
+            back.callback(inner.set_attn_implementation, implementation)
+            inner.set_attn_implementation("eager")
         yield
-    finally:
-        for handle in letting_go:
-            handle.remove()
-        for module, mode in training.items():
-            module.training = mode
-        if switch:
-            inner.set_attn_implementation(implementation)
 
 
 def _let_go(module: Any, inputs: Any, output: Any) -> None:

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.models import Model
+from interp.finite import refuse_not_finite
+from interp.models import Model, evaluating
 from interp.models.layers import attention_layers
 from interp.models.rows import segments_of
 from interp.patterns import AttentionPatterns
@@ -55,7 +56,7 @@ def attention_of(
     elif decoder_tokens is not None:
         inputs |= _masked(decoder_tokens, model, "decoder_")
         queries, name = decoder_tokens, f"{stack}_attentions"
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(own):
         found = getattr(own(**inputs, output_attentions=True), name, None)
     keys = queries if stack == "decoder" else tokens
     shape = (len(tokens), queries.shape[1], keys.shape[1])
@@ -67,11 +68,7 @@ def attention_of(
     real = (queries != NONE).to(model.device)[:, None, :, None]
     patterns = tuple(torch.where(real, attention.float(), 0) for attention in found)
     for layer, pattern in enumerate(patterns):
-        if not pattern.isfinite().all():
-            raise InputError(
-                f"attention of layer {layer} is not finite in {model.dtype_name}:"
-                " use float32 or bfloat16"
-            )
+        refuse_not_finite(pattern, layer, model.dtype_name)
     return patterns
 
 

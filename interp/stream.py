@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.finite import refuse_not_finite
 from interp.hooks import attention_layers, cheap_forward
 from interp.mass import FromQK
 from interp.models import STREAM, Model, attend_with, holding
@@ -43,11 +44,8 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
     real = (tokens != NONE).to(model.device)
 
     def look(layer: int, attention: FromQK) -> None:
-        if not torch.where(real[:, None], attention.lse, 0).isfinite().all():
-            raise InputError(
-                f"attention of layer {layer} is not finite in {model.dtype_name}:"
-                " use float32 or bfloat16"
-            )
+        lse = torch.where(real[:, None], attention.lse, 0)
+        refuse_not_finite(lse, layer, model.dtype_name)
         visit(layer, attention)
 
     attending = attend_with(model.plain, STREAM, _attend)

@@ -115,7 +115,7 @@ def test_attention_that_is_not_finite_is_reported_with_its_layer():
     model = tiny("gpt2")
     with torch.no_grad():
         model.transformer.h[1].attn.c_attn.weight.fill_(float("nan"))
-    with pytest.raises(interp.InputError, match="attention of layer 1 is not finite in float32"):
+    with pytest.raises(interp.InputError, match="in layer 1, head 0, query 0, in float32: weights or"):
         interp.attention_patterns(model, [1, 5, 6])
 
 

@@ -26,6 +26,7 @@ PURE = {
     "definitions",
     "designed",
     "evidence",
+    "finite",
     "generated",
     "heads",
     "labels",

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,8 +34,13 @@ def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator
 
 @contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, without dropout, and each part's own mode back afterwards."""
-    modes = {part: part.training for part in module.modules()}
+    """Evaluation mode, without dropout, and each part's own mode back afterwards.
+
+    The model that a bridge wraps is none of its modules, and follows it all the same.
+    """
+    wrapped = getattr(module, "original_model", None)
+    parts = itertools.chain.from_iterable(m.modules() for m in (module, wrapped) if m is not None)
+    modes = {part: part.training for part in parts}
     try:
         module.eval()
         yield

@@ -1,0 +1,33 @@
+"""Attention that is no number, refused where it is found."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.errors import InputError
+
+_ADVICE = {
+    "float32": "weights or activations are no numbers, or too large",
+    "bfloat16": "use float32",
+}
+
+
+def refuse_not_finite(
+    attention: Float[Tensor, "batch head query *key"], layer: int, dtype: str
+) -> None:
+    """Refuse NaN and infinity in a layer's patterns, or in the log-sum-exps of their rows.
+
+    Args:
+        attention: With 0 in the rows of padding.
+        layer: The layer's own number.
+        dtype: What the model computes in, such as `float16`.
+
+    Raises:
+        InputError: If there is any; it names the layer, head and query, and says what to do.
+    """
+    finite = attention.isfinite()
+    if not finite.all():
+        _, head, query = (~finite).nonzero()[0, :3].tolist()
+        raise InputError(
+            f"attention must be finite, got NaN or infinity in layer {layer}, head {head},"
+            f" query {query}, in {dtype}: {_ADVICE.get(dtype, 'use float32 or bfloat16')}"
+        )
