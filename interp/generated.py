@@ -27,7 +27,7 @@ def stitched(steps: Sequence[Sequence[Any]]) -> list[Float[Tensor, "batch head p
     """One `[batch, head, pos, pos]` a layer from what each step of generation returned.
 
     The first step has a row for each token of the prompt, each later one a row for the token
-    before it. With a cache keys grow by one a step; without one each step has all rows
+    before it. With a cache keys grow by as many a step; without one each step has all rows
     again; a cache of fixed size has columns of 0 for what is yet to come. What a row does
     not reach is 0.
 
@@ -51,13 +51,14 @@ def _stitch(layer: int, steps: Sequence[Any]) -> Float[Tensor, "batch head pos p
         if blocks and queries == keys == done + 1:
             blocks, done = [], 0  # All rows again: there was no cache.
         done += queries
-        grows = not blocks or (queries == 1 and block.shape[:2] == blocks[0].shape[:2])
+        grows = not blocks or block.shape[:2] == blocks[0].shape[:2]
         if not grows or keys < done or block[..., done:].any():
             raise InputError(
-                f"patterns of generation must grow by a row a step, got {tuple(block.shape)} at"
-                f" step {number} of layer {layer}, after {done - queries} tokens; run the model"
+                f"patterns of generation must grow by their rows a step, got {tuple(block.shape)}"
+                f" at step {number} of layer {layer}, after {done - queries} tokens; run the model"
                 " once on the whole text instead"
             )
-        blocks.append(block[..., :done])
+        blocks.append(block)
+    # A pad below 0 cuts: columns of 0 that a cache of fixed size has never filled.
     rows = [torch.nn.functional.pad(block, (0, done - block.shape[3])) for block in blocks]
     return torch.cat(rows, dim=2)

@@ -410,7 +410,7 @@ def test_generation_whose_rows_do_not_grow_by_one_is_refused():
         [[square], [row.expand(2, -1, -1, -1)]],
     ):
         with pytest.raises(
-            InputError, match=r"must grow by a row a step, got .* run the model once"
+            InputError, match=r"must grow by their rows a step, got .* run the model once"
         ):
             interp.read_patterns(broken, [1, 2, 3, 4, 5])
     with pytest.raises(InputError, match="all layers at each step"):
