@@ -96,6 +96,10 @@ def _attend(
     window = sliding_window if sliding_window and sliding_window < query.shape[2] else None
     options = {"softcap": softcap, "window": window, "sinks": s_aux}
     out, lse = _output_and_lse(query, key, value, scale, options)
+    # The fused kernel takes a row of NaN for one that sees nothing, and gives it 0.
+    group = query.shape[1] // key.shape[1]
+    finite = query.isfinite().all(-1) & key.isfinite().all(-1).repeat_interleave(group, 1)
+    lse = lse.where(finite, torch.nan)
     attention = FromQK(query, key, lse, scale, softcap=softcap, window=window, sinks=s_aux, v=value)
     _VISIT.get()(module.layer_idx, attention)
     return out.transpose(1, 2).contiguous(), None
