@@ -45,7 +45,8 @@ class AttentionPatterns(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AttentionPatterns":
         twin = self.as_subclass(torch.Tensor).clone().as_subclass(AttentionPatterns)
-        twin.__dict__.update(vars(self))
+        for name, value in vars(self).items():
+            setattr(twin, name, value)
         twin.tokens = self.tokens.clone()
         return twin
 

@@ -6,7 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp import targets
-from interp.targets import NONE, TARGETS, earlier_copies, first_token, ordinary, positions
+from interp.targets import (
+    BOTH_WAYS,
+    KINDS,
+    NONE,
+    TARGETS,
+    earlier_copies,
+    first_token,
+    ordinary,
+    positions,
+    rules,
+)
 
 SPECIAL = (0, 1)
 
@@ -32,7 +42,8 @@ def clear(row: list[int], q: int, keys: list[int], special: Collection[int]) -> 
 
 
 def apart(row: list[int], q: int, keys: list[int], special: Collection[int]) -> list[int]:
-    return [] if q in keys or q - 1 in keys else clear(row, q, keys, special)
+    near = {q - 1, q, q + 1} & set(keys)
+    return [] if near else clear(row, q, keys, special)
 
 
 def slow_sink(row: list[int], q: int, special: Collection[int]) -> list[int]:
@@ -61,6 +72,20 @@ def slow_induction(row: list[int], q: int, special: Collection[int]) -> list[int
     return apart(row, q, [k + 1 for k in copies_of(row, q)], special)
 
 
+def slow_next(row: list[int], q: int, special: Collection[int]) -> list[int]:
+    return clear(row, q, [q + 1], special) if q + 1 < len(row) else []
+
+
+def slow_around(row: list[int], q: int, special: Collection[int], width: int = 8) -> list[int]:
+    keys = range(q - width // 2, q + width // 2 + 1)
+    return clear(row, q, [*keys], special) if keys[0] >= 0 and keys[-1] < len(row) else []
+
+
+def slow_any_copy(row: list[int], q: int, special: Collection[int]) -> list[int]:
+    copies = [k for k in range(len(row)) if k != q and row[k] == row[q] != NONE]
+    return apart(row, q, copies, special)
+
+
 SLOW: dict[str, Callable[..., list[int]]] = {
     "sink": slow_sink,
     "previous_token": slow_previous,
@@ -69,15 +94,29 @@ SLOW: dict[str, Callable[..., list[int]]] = {
     "duplicate_token": slow_duplicate,
     "induction": slow_induction,
 }
+SLOW_BOTH_WAYS: dict[str, Callable[..., list[int]]] = {
+    "duplicate_token": slow_any_copy,
+    "previous_token": slow_previous,
+    "next_token": slow_next,
+    "current_token": slow_current,
+    "local_window": slow_around,
+    "sink": slow_sink,
+}
+OF_EITHER = [*((kind, True) for kind in TARGETS), *((kind, False) for kind in BOTH_WAYS)]
+either = pytest.mark.parametrize(("kind", "causal"), OF_EITHER)
+"""Every kind of a model that looks back, and of one that looks both ways."""
 
 
 def listed(keys: torch.Tensor) -> list[list[list[int]]]:
     return [[sorted(k for k in query if k != NONE) for query in row] for row in keys.tolist()]
 
 
-def fast_and_slow_agree(kind: str, rows: list[list[int]], special: Collection[int]) -> None:
-    expected = [[SLOW[kind](row, q, special) for q in range(len(row))] for row in rows]
-    assert listed(TARGETS[kind](torch.tensor(rows), special)) == expected
+def fast_and_slow_agree(
+    kind: str, causal: bool, rows: list[list[int]], special: Collection[int]
+) -> None:
+    slow = (SLOW if causal else SLOW_BOTH_WAYS)[kind]
+    expected = [[slow(row, q, special) for q in range(len(row))] for row in rows]
+    assert listed(rules(causal)[kind](torch.tensor(rows), special)) == expected
 
 
 def keys_of(rule: Callable[..., torch.Tensor], row: list[int], **options) -> list[list[int]]:
@@ -97,27 +136,29 @@ def batches(draw: st.DrawFn) -> list[list[int]]:
     return rows
 
 
-@pytest.mark.parametrize("kind", TARGETS)
+@either
 @settings(deadline=None, derandomize=True)
 @given(rows=batches(), special=st.sampled_from([(), (0,), SPECIAL]))
-def test_targets_of_any_rows_are_those_of_the_definition(kind, rows, special):
-    fast_and_slow_agree(kind, rows, special)
+def test_targets_of_any_rows_are_those_of_the_definition(kind, causal, rows, special):
+    fast_and_slow_agree(kind, causal, rows, special)
 
 
-@pytest.mark.parametrize("kind", TARGETS)
+@either
 @pytest.mark.parametrize("vocabulary", [1, 2, 3, 8, 40])
-def test_targets_of_long_rows_are_those_of_the_definition(kind, vocabulary):
+def test_targets_of_long_rows_are_those_of_the_definition(kind, causal, vocabulary):
     generator = torch.Generator().manual_seed(vocabulary)
     rows = torch.randint(vocabulary, (6, 70), generator=generator)
     rows[1, :9] = NONE
     rows[2, 50:] = NONE
     rows[3, :20] = rows[3, 60:] = NONE
     rows[4] = NONE
-    fast_and_slow_agree(kind, rows.tolist(), (0,))
+    fast_and_slow_agree(kind, causal, rows.tolist(), (0,))
 
 
 def test_every_kind_has_a_second_opinion():
     assert set(SLOW) == set(TARGETS)
+    assert list(SLOW_BOTH_WAYS) == list(BOTH_WAYS)
+    assert set(KINDS) == set(TARGETS) | set(BOTH_WAYS)
 
 
 @settings(deadline=None, derandomize=True)
@@ -135,7 +176,7 @@ def test_earlier_copies_are_all_of_them_the_nearest_first(rows):
 def test_padding_moves_the_targets_and_changes_nothing_else(rows, pad):
     tokens = torch.tensor(rows)
     blank = torch.full((len(rows), pad), NONE)
-    for rule in TARGETS.values():
+    for rule in (*TARGETS.values(), *BOTH_WAYS.values()):
         plain = listed(rule(tokens, SPECIAL))
         assert [row[:-pad] for row in listed(rule(torch.cat([tokens, blank], 1), SPECIAL))] == plain
         moved = listed(rule(torch.cat([blank, tokens], 1), SPECIAL))
