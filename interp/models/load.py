@@ -22,7 +22,7 @@ from interp.models.gguf_header import check_gguf
 from interp.models.kinds import open_empty_windows, windows
 from interp.models.model import Model, text_config
 from interp.models.switches import quiet
-from interp.models.weight_files import check_folder
+from interp.models.weight_files import check_folder, own_code
 from interp.models.wrapped import twin, unwrapped
 
 DEFAULT = "SmolLM2-135M"
@@ -171,7 +171,9 @@ def _load(
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"model {str(shown)!r} could not be loaded: {_reason(error)}") from error
+        raise InputError(
+            f"model {str(shown)!r} could not be loaded: {_reason(error, source)}"
+        ) from error
     if missing := sorted(info["missing_keys"]):
         raise InputError(
             f"model {str(shown)!r} lacks {len(missing)} weights, {missing[0]} among them:"
@@ -210,9 +212,12 @@ def _load_tokenizer(source: str | Path, where: dict[str, Any]) -> Any:
     return transformers.AutoTokenizer.from_pretrained(source, **where)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, source: str | Path = "") -> str:
     """The first telling line of what transformers raised, and what to do about it."""
-    text = str(error)
+    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
+    if "trust_remote_code" in text:
+        own = own_code(Path(source)) or "a Python file"
+        return f"it needs code of its own ({own[:200]}), and such code is never run"
     if "couldn't connect" in text or "offline mode" in text or "LocalEntryNotFound" in text:
         return (
             "it is not on this machine and the hub cannot be reached;"

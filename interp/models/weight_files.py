@@ -50,7 +50,7 @@ def check_folder(folder: Path) -> int:
     index = _read_json(folder / "model.safetensors.index.json")
     parts = index.get("weight_map", {}) if isinstance(index, dict) else {}
     for part in sorted({str(part) for part in parts.values()} if isinstance(parts, dict) else ()):
-        if part != Path(part).name or not (folder / part).is_file():
+        if part not in {path.name for path in there}:
             raise InputError(f"{folder} must have all parts of its weights, {part[:80]!r} is none")
     weights = [path for path in there if path.suffix == ".safetensors"]
     if not weights:
@@ -69,6 +69,14 @@ def check_folder(folder: Path) -> int:
     if rounded:
         return sum(4 * (stop - start) for start, stop in (e["data_offsets"] for e in entries))
     return sum(math.prod(entry["shape"]) for entry in entries)
+
+
+def own_code(folder: Path) -> str:
+    """What a model's settings would have run of the code beside them, as they name it."""
+    told = [_read_json(folder / name) for name in ("config.json", "tokenizer_config.json")]
+    maps = [settings.get("auto_map") for settings in told if isinstance(settings, dict)]
+    named = [name for own in maps if isinstance(own, dict) for name in own.values()]
+    return ascii(", ".join(dict.fromkeys(str(name) for name in named)))[1:-1]
 
 
 def _counts(config: Any) -> Iterator[int]:

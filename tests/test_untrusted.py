@@ -1,0 +1,362 @@
+"""Files from anywhere: what is no model, table or run is refused in one line, and never run."""
+
+import contextlib
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import tiny
+
+import interp
+from interp.circuits import checkpoint
+from interp.circuits.training import Recipe, Run
+from interp.models import attention_only
+from interp.models.weight_files import check_folder
+from interp.table import HeadScan
+
+ROOT = Path(__file__).parent.parent
+
+
+class Marker:
+    """Leaves a file behind if it is ever unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def refused(call, *args) -> str:
+    """The one line that something is refused with."""
+    with pytest.raises(interp.InputError) as caught:
+        call(*args)
+    told = str(caught.value)
+    assert "\n" not in told
+    assert len(told) < 700
+    return told
+
+
+def safetensors(header: object, data: bytes = b"", *, length: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def entry(start: int, stop: int, *, shape: object = None, dtype: str = "F32") -> dict:
+    found = [(stop - start) // 4] if shape is None else shape
+    return {"dtype": dtype, "shape": found, "data_offsets": [start, stop]}
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "model.pt", "model.safetensors", "weights.pkl", "tokenizer.json"]
+)
+def test_a_pickle_of_any_name_in_a_model_is_never_opened(folder, tmp_path, name):
+    marker = tmp_path / "marker"
+    if name != "tokenizer.json":
+        (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(pickle.dumps(Marker(marker)))
+    before = sorted(path.name for path in folder.iterdir())
+    assert name in refused(interp.load_model, folder) or name == "tokenizer.json"
+    assert not marker.exists()
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["heads.json", "heads.csv", "heads.parquet"])
+def test_a_pickle_with_the_name_of_a_result_is_never_opened(tmp_path, name):
+    (tmp_path / name).write_bytes(pickle.dumps(Marker(tmp_path / "marker")))
+    assert name in refused(HeadScan.load, tmp_path / name)
+    assert not (tmp_path / "marker").exists()
+
+
+def test_no_code_here_unpickles():
+    for path in (*(ROOT / "interp").rglob("*.py"), *(ROOT / "scripts").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for way in ("import pickle", "torch.load(", "weights_only=False", "allow_pickle=True"):
+            assert way not in text, path
+        assert "trust_remote_code=True" not in text, path
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_that_comes_with_a_model_is_named_and_not_run(folder, tmp_path, file):
+    settings = json.loads((folder / file).read_text())
+    own = {"AutoConfig": "own.Config", "AutoTokenizer": ["own.Slow", "own.Fast"]}
+    settings |= {"auto_map": own, "model_type": "own", "tokenizer_class": "OwnTokenizer"}
+    (folder / file).write_text(json.dumps(settings))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\n")
+    told = refused(interp.load_model, folder)
+    assert "code of its own" in told
+    assert "own.Config" in told
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_file_of_weights_that_is_cut_anywhere_is_refused(folder):
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    data = 8 + int.from_bytes(content[:8], "little")
+    last = len(content) - 1
+    for end in [last, *range(last, data, -9973), *range(data, -1, -1)]:
+        os.truncate(path, end)
+        assert "model.safetensors" in refused(check_folder, folder)
+
+
+def test_flipped_bits_in_a_header_are_refused_or_leave_a_model(folder):
+    path, chance = folder / "model.safetensors", random.Random(0)
+    content = path.read_bytes()
+    data = 8 + int.from_bytes(content[:8], "little")
+    for turn in range(400):
+        damaged = bytearray(content)
+        damaged[chance.randrange(data)] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        with contextlib.suppress(interp.InputError):
+            check_folder(folder)
+            if turn % 16 == 0:
+                interp.load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (safetensors({}, length=2**62), "must be 4611686018427387912 bytes long, got 10"),
+        (safetensors({"a": entry(0, 2**50)}), "must be 1125899906842"),
+        (safetensors({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)), "one after the other"),
+        (safetensors({"a": entry(0, 8), "b": entry(12, 20)}, bytes(20)), "one after the other"),
+        (safetensors({"a": entry(0, 8, shape=[3])}, bytes(8)), "a shape does not fit its place"),
+        (safetensors({"a": entry(0, 8, shape=[-2, -1])}, bytes(8)), "must be whole numbers"),
+        (safetensors({"a": entry(0, 8, shape=2)}, bytes(8)), "something else"),
+        (safetensors({"a": entry(0, 8, shape=[2.0])}, bytes(8)), "must be whole numbers"),
+        (safetensors({"a": entry(0, 8, dtype="F31")}, bytes(8)), "something else"),
+        (safetensors({"a.weight": entry(0, 8, dtype="I32")}, bytes(8)), "got I32 in 'a.weight'"),
+        (safetensors(b'{"a": 1, "a": 2}'), "a name is there twice"),
+        (safetensors(b"[" * 100_000), "something else"),
+        (safetensors(b"[]"), "something else"),
+        (safetensors(b"\xff\xff"), "something else"),
+        (safetensors({}), "more layers than there are tensors, got 2 for 0"),
+    ],
+)
+def test_a_file_of_weights_that_lies_is_refused_from_its_header(folder, content, message):
+    (folder / "model.safetensors").write_bytes(content)
+    assert message in refused(interp.load_model, folder)
+
+
+def test_a_part_of_the_weights_that_is_elsewhere_or_missing_is_refused(folder):
+    index = folder / "model.safetensors.index.json"
+    weights = {"model.embed_tokens.weight": "model.safetensors"}
+    for part in ("../model.safetensors", "/etc/passwd", "model-2.safetensors", "a\x00b", "x" * 300):
+        index.write_text(json.dumps({"weight_map": {**weights, "lm_head.weight": part}}))
+        assert "must have all parts of its weights" in refused(interp.load_model, folder)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("num_hidden_layers", 10**9, "more layers than there are tensors, got 1000000000 for 21"),
+        ("num_labels", 10**9, "more layers than there are tensors"),
+        ("vocab_size", 10**12, "must fit in memory"),
+        ("intermediate_size", 10**6, "numbers that its settings ask for, got files with 31392"),
+        ("intermediate_size", 48, "down_proj.weight of shape [32, 48] as its settings say"),
+        ("hidden_size", "32", "could not be loaded"),
+        ("model_type", "\u202eno\x00ne" * 100, "could not be loaded"),
+        ("rope_parameters", [1], "could not be loaded"),
+    ],
+)
+def test_settings_that_do_not_belong_to_the_weights_are_refused(folder, setting, value, message):
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, setting: value}))
+    told = refused(interp.load_model, folder)
+    assert message in told
+    assert "\x00" not in told
+    assert "\u202e" not in told
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_damaged_settings_are_refused_or_leave_a_model(folder, file):
+    path, chance = folder / file, random.Random(0)
+    content = path.read_bytes()
+    for damaged in (b"\xff\xfe", content[: len(content) // 2]):
+        path.write_bytes(damaged)
+        refused(interp.load_model, folder)
+    for damaged in (b"", b"null", b"[]", b"[" * 100_000):
+        path.write_bytes(damaged)
+        with contextlib.suppress(interp.InputError):
+            interp.load_model(folder)
+    for _ in range(20):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        with contextlib.suppress(interp.InputError):
+            interp.load_model(folder)
+
+
+def test_what_is_no_file_in_a_model_is_refused_and_never_read(folder):
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    assert "config.json must be a file, got a device, a pipe" in refused(interp.load_model, folder)
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("/dev/zero")
+    assert "config.json must be a file, got a device, a pipe" in refused(interp.load_model, folder)
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("config.json")
+    refused(interp.load_model, folder)
+
+
+def test_links_to_files_are_followed_as_the_hubs_cache_has_them(folder, tmp_path):
+    (folder / "model.safetensors").rename(tmp_path / "blob")
+    (folder / "model.safetensors").symlink_to(tmp_path / "blob")
+    assert interp.load_model(folder).n_layers == 2
+
+
+def test_attention_weights_under_other_names_are_not_made_up(folder):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    renamed = {name.replace("self_attn.", "other.self_attn."): w for name, w in weights.items()}
+    save_file(renamed, path, metadata={"format": "pt"})
+    assert "lacks 8 weights, model.layers.0.self_attn" in refused(interp.load_model, folder)
+
+
+def test_a_script_refuses_a_hostile_model_with_exit_code_2_and_leaves_nothing(folder, tmp_path):
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Marker(tmp_path / "marker")))
+    command = [sys.executable, ROOT / "scripts" / "find_induction_heads.py"]
+    command += ["--model", folder, "--out", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "must be a safetensors file" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "marker").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def scan():
+    return interp.scan_heads(tiny("gpt2"), rows=1)
+
+
+def mutated(content: bytes, chance: random.Random) -> bytes:
+    """The bytes with one to four of them changed, taken out or put in."""
+    changed = bytearray(content)
+    for _ in range(chance.choice([1, 1, 4])):
+        at, way = chance.randrange(len(changed)), chance.random()
+        if way < 0.6:
+            changed[at] ^= 1 << chance.randrange(8)
+        elif way < 0.8:
+            del changed[at : at + chance.randrange(1, 20)]
+        else:
+            changed[at:at] = chance.choice([b"null", b"1e999", b"NaN", b"\x00", b'""', b"9" * 400])
+    return bytes(changed)
+
+
+def use(found: HeadScan, folder: Path) -> None:
+    """All that a table is asked for."""
+    assert repr(found)
+    found.summary(), found.to_long(), found.by_distance(), found.heads("sink")
+    found.save(folder / "again.csv")
+
+
+@pytest.mark.parametrize("ending", ["json", "csv", "parquet"])
+def test_a_table_that_is_cut_or_changed_anywhere_is_refused_or_a_table(scan, tmp_path, ending):
+    path, chance = tmp_path / f"heads.{ending}", random.Random(0)
+    scan.save(path)
+    content = path.read_bytes()
+    cut = [content[:end] for end in range(0, len(content) - 1, len(content) // 20)]
+    for damaged in (*cut, *(mutated(content, chance) for _ in range(40))):
+        path.write_bytes(damaged)
+        with contextlib.suppress(interp.InputError):
+            use(HeadScan.load(path), tmp_path)
+
+
+HOSTILE = [
+    None,
+    -1,
+    10**9,
+    10**30,
+    -2.0,
+    1e308,
+    "",
+    "../../x",
+    "a\u202e\x00b",
+    "x" * 300,
+    [1],
+    [{}],
+]
+
+
+def test_a_table_edited_by_hand_is_refused_or_a_table(scan, tmp_path):
+    path, chance = tmp_path / "heads.json", random.Random(0)
+    scan.save(path)
+    content = path.read_text(encoding="utf-8")
+    names = [("heads", 0, name) for name in json.loads(content)["heads"][0]]
+    names += [("made_by", name) for name in scan.made_by] + [("heads",), ("made_by",)]
+    for where in names:
+        for value in chance.sample(HOSTILE, 1):
+            edited = inner = json.loads(content)
+            for step in where[:-1]:
+                inner = inner[step]
+            inner[where[-1]] = value
+            path.write_text(json.dumps(edited), encoding="utf-8")
+            with contextlib.suppress(interp.InputError):
+                found = HeadScan.load(path)
+                use(found, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        (("heads", 0, "induction"), 1.5, "scores must be from 0 to 1"),
+        (("heads", 0, "layer"), 7, "its name made of layer and head"),
+        (("heads", 0, "labels"), [1], "labels must be words"),
+        (("made_by", "scored_on"), "all", "made_by must have scored_on as a scan writes it"),
+        (("made_by", "probes"), [{"rows": 1}], "made_by must have probes as a scan writes it"),
+        (("schema_version",), 99, "schema_version must be"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_named(scan, tmp_path, where, value, message):
+    path = tmp_path / "heads.json"
+    scan.save(path)
+    edited = inner = json.loads(path.read_text(encoding="utf-8"))
+    for step in where[:-1]:
+        inner = inner[step]
+    inner[where[-1]] = value
+    path.write_text(json.dumps(edited), encoding="utf-8")
+    assert message in refused(HeadScan.load, path)
+
+
+RECIPE = Recipe(length=18, vocabulary=20, most=8, only=4, width=8, heads=2, rows=2, least=2)
+
+
+def learner() -> torch.nn.Module:
+    return attention_only(n_ids=21, n_ctx=18, d_model=8, n_heads=2, n_layers=2, seed=0)
+
+
+def test_a_checkpoint_that_is_cut_or_changed_is_refused_and_the_model_stays_as_it_was(tmp_path):
+    run, chance = Run(learner(), RECIPE), random.Random(0)
+    run.look()
+    run.advance()
+    run.look()
+    checkpoint.save(run, tmp_path)
+    path = tmp_path / checkpoint.FILE
+    content = path.read_bytes()
+    head = content[: 8 + int.from_bytes(content[:8], "little")]
+    cut = [content[:end] for end in range(0, len(content) - 1, len(content) // 20)]
+    changed = [mutated(head, chance) + content[len(head) :] for _ in range(60)]
+    model = learner()
+    first = {name: weight.clone() for name, weight in model.state_dict().items()}
+    for damaged in (*cut, *changed):
+        path.write_bytes(damaged)
+        try:
+            checkpoint.resumed(model, RECIPE, tmp_path)
+            model.load_state_dict(first)
+        except interp.InputError:
+            state = model.state_dict()
+            assert all(torch.equal(state[name], weight) for name, weight in first.items())
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{}", "[" * 100_000, '{"recipe": {}}'])
+def test_a_record_of_a_run_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / checkpoint.RECORD).write_text(text)
+    assert "must be the record of a finished run" in refused(checkpoint.record, tmp_path)
