@@ -255,7 +255,7 @@ def script(*arguments, **options):
 
 
 def test_a_killed_process_is_gone_on_from_under_an_ascii_console(path, model, tmp_path):
-    lines = [f"w{3 + i % 90} é → w5 w6 w7 w{3 + i % 90} é w6" for i in range(100)]
+    lines = [f"w{3 + i % 90} é → w5 w6 w7 w{3 + i % 90} é w6" for i in range(40)]
     (tmp_path / "p.txt").write_text("\n".join(lines), encoding="utf-8")
     out = tmp_path / "out→"
     arguments = ("--model", path, "--prompts", tmp_path / "p.txt", "--out", out)
