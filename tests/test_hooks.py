@@ -115,7 +115,9 @@ def test_attention_that_is_not_finite_is_reported_with_its_layer():
     model = tiny("gpt2")
     with torch.no_grad():
         model.transformer.h[1].attn.c_attn.weight.fill_(float("nan"))
-    with pytest.raises(interp.InputError, match="in layer 1, head 0, query 0, in float32: weights or"):
+    with pytest.raises(
+        interp.InputError, match="in layer 1, head 0, query 0, in float32: weights or"
+    ):
         interp.attention_patterns(model, [1, 5, 6])
 
 
@@ -201,3 +203,32 @@ def test_what_passes_comes_in_the_order_of_the_names_and_a_hook_that_is_not_ther
 def test_no_layers_are_refused():
     with pytest.raises(interp.InputError, match="layers must name at least one layer"):
         interp.attention_patterns(tiny("gpt2"), [1, 5], layers=[])
+
+
+def test_a_cache_that_is_on_makes_no_pattern_longer():
+    model = interp.load_model(tiny("llama", use_cache=True))
+    cached = transformers.DynamicCache()
+    model.inner.config.past_key_values = cached  # Where some keep what they ran before.
+    ids = [1, 5, 6, 7]
+    first, second = (interp.attention_patterns(model, ids) for _ in range(2))
+    assert first.shape == (2, 1, 4, 4, 4)
+    assert torch.equal(first, second)
+    assert torch.equal(first, interp.attention_patterns(tiny("llama", use_cache=False), ids))
+    scores = [interp.scan_heads(model, rows=1, quick=True).frame for _ in range(2)]
+    assert scores[0].equals(scores[1])
+    assert cached.get_seq_length() == 0
+    assert model.inner.config.use_cache
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_prompts_of_one_token_keep_their_axis_of_the_batch(rows):
+    patterns = interp.attention_patterns(tiny("gpt2"), [[5]] * rows)
+    assert torch.equal(patterns, torch.ones(2, rows, 4, 1, 1))
+    assert len(patterns.texts) == rows
+
+
+def test_inputs_of_another_kind_come_back_unchanged_and_patterns_on_the_cpu():
+    ids = torch.tensor([[1, 5, 6]], dtype=torch.int32)
+    patterns = interp.attention_patterns(tiny("gpt2"), ids)
+    assert patterns.device == patterns.tokens.device == torch.device("cpu")
+    assert (ids.dtype, ids.tolist()) == (torch.int32, [[1, 5, 6]])

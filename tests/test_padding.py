@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from scored import scored
 from tiny_models import tiny, words_tokenizer
 
 import interp
@@ -195,3 +196,27 @@ def test_padding_is_never_scored_by_hooks_and_by_stream(family):
         rows = attention.rows(queries)[0]
         assert torch.allclose(rows[..., :n], hooked[layer][0, :, :n, :n], atol=1e-5)
         assert not rows[..., n:].any()
+
+
+def test_statistics_of_a_padded_row_are_those_of_the_row_alone():
+    """Entropy and distance are over the keys that a query may see, not over all that are there."""
+    model = interp.load_model(tiny("llama"))
+    prompt = [1, *range(5, 13), *range(5, 13)]
+    ids = [[-1] * 30 + prompt, list(range(3, 50))]
+    tokens = model.to_tokens(ids)
+    assert tokens[0, len(prompt) :].eq(-1).all()
+    for read in (run, stream):
+        found = []
+        for rows in (tokens[:1], model.to_tokens(prompt)):
+            tallies = {}
+
+            def score(layer, attention, tallies=tallies, rows=rows):
+                tallies[layer] = scored(attention, rows, thresholds=interp.Thresholds()).tallies
+
+            read(model, rows, score)
+            found.append(tallies)
+        for layer in (0, 1):
+            for name in ("entropy", "mean_distance"):
+                ours, theirs = (tallies[layer][name] for tallies in found)
+                assert torch.allclose(ours.mean, theirs.mean, atol=1e-5)
+                assert torch.equal(ours.queries, theirs.queries)
