@@ -5,7 +5,7 @@ import io
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -33,6 +33,30 @@ HeadTable = Annotated[
         " heads.parquet, heads.csv); made anew if left out."
     ),
 ]
+PatternsFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Take the attention patterns in this file (.npy, .npz, .safetensors), and run no"
+        " model: all layers in one array, or one array each, as layer0."
+    ),
+]
+TokensFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="The token ids behind PATTERNS, -1 for padding (.json, .txt or as PATTERNS)."
+        "  [default: tokens or input_ids in PATTERNS]"
+    ),
+]
+SpecialIds = Annotated[
+    str | None,
+    typer.Option(help="Ids of special tokens in them, by commas; the first needs no naming."),
+]
+LearnedSinks = Annotated[
+    bool,
+    typer.Option("--learned-sinks", help="Rows may sum to less than 1, as in gpt-oss."),
+]
+OF_PATTERNS = frozenset({"tokens", "special", "learned_sinks"})
+"""Options that make sense with --patterns alone."""
 Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of all that is random.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
@@ -162,6 +186,27 @@ def listed(text: str, allowed: Sequence[str], *, name: str) -> list[str]:
         if part not in allowed:
             raise InputError(f"{name} must list some of {', '.join(allowed)}, got {text!r}")
     return parts
+
+
+def refuse_astray(context: typer.Context, of_either: Collection[str]) -> None:
+    """Refuse what has no effect: options of a model with --patterns, of patterns without it.
+
+    Args:
+        context: Of a command with the options `patterns` and `OF_PATTERNS`.
+        of_either: Options that make sense with and without patterns.
+
+    Raises:
+        InputError: If one was given.
+    """
+    by_patterns = context.params["patterns"] is not None
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name in {"patterns", *of_either} or source is None or source.name == "DEFAULT":
+            continue
+        if by_patterns != (name in OF_PATTERNS):
+            rule = "be left out with" if by_patterns else "stand with"
+            got = "both" if by_patterns else "it alone"
+            raise InputError(f"{name} must {rule} --patterns, got {got}")
 
 
 def whole_numbers(text: str, *, name: str, least: int) -> list[int]:

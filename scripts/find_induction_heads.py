@@ -12,10 +12,7 @@ import typer
 
 from interp import command
 
-OF_PATTERNS = {"tokens", "special", "learned_sinks"}
-"""Options that make sense with --patterns alone."""
-
-OF_EITHER = {"patterns", "out", "top", "format"}
+OF_EITHER = {"out", "top", "format"}
 """Options of patterns and of models."""
 
 
@@ -52,28 +49,10 @@ def main(
     device: command.Device = "auto",
     dtype: command.Dtype = "float32",
     format: Annotated[str, typer.Option(help="Of the figures: png, svg, pdf.")] = "png,svg",
-    patterns: Annotated[
-        Path | None,
-        typer.Option(
-            help="Take the attention patterns in this file (.npy, .npz, .safetensors), and run no"
-            " model: all layers in one array, or one array each, as layer0."
-        ),
-    ] = None,
-    tokens: Annotated[
-        Path | None,
-        typer.Option(
-            help="The token ids behind PATTERNS, -1 for padding (.json, .txt or as PATTERNS)."
-            "  [default: tokens or input_ids in PATTERNS]"
-        ),
-    ] = None,
-    special: Annotated[
-        str | None,
-        typer.Option(help="Ids of special tokens in them, by commas; the first needs no naming."),
-    ] = None,
-    learned_sinks: Annotated[
-        bool,
-        typer.Option("--learned-sinks", help="Rows may sum to less than 1, as in gpt-oss."),
-    ] = False,
+    patterns: command.PatternsFile = None,
+    tokens: command.TokensFile = None,
+    special: command.SpecialIds = None,
+    learned_sinks: command.LearnedSinks = False,
 ) -> None:
     """Find out what each attention head of a language model does.
 
@@ -88,7 +67,7 @@ def main(
 
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
-    _refuse_astray(context, by_patterns=patterns is not None)
+    command.refuse_astray(context, OF_EITHER)
     import interp
     from interp import arrays, files, given, plots, report
     from interp import tokens as probes
@@ -140,20 +119,6 @@ def main(
                 plots.save_figure(figure, scratch / f"{name}.{ending}")
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*report.report(scan, top), f"wrote {', '.join(written)} to {out}")
-
-
-def _refuse_astray(context: typer.Context, *, by_patterns: bool) -> None:
-    """Options that would have no effect are mistakes."""
-    from interp import InputError
-
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if name in OF_EITHER or source is None or source.name == "DEFAULT":
-            continue
-        if by_patterns != (name in OF_PATTERNS):
-            rule = "be left out with" if by_patterns else "stand with"
-            got = "both" if by_patterns else "it alone"
-            raise InputError(f"{name} must {rule} --patterns, got {got}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Runs the model on a prompt or several, labels its heads (or takes the labels of 
 and writes gallery.html, one file that needs no network, and gallery.png, .svg or .pdf.
 """
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,16 +13,39 @@ import typer
 from interp import command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from matplotlib.figure import Figure
 
-    from interp import Head, HeadScan, Model
+    from interp import AttentionPatterns, Gallery, Head, HeadScan, Model
+
+OF_EITHER = {"scan", "label", "heads", "format", "draw", "query", "out", "limit"}
+"""Options of patterns and of models."""
 
 PICTURES = ("page", "heads", "arcs", "zoo", "layers")
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What the heads are shown on, whether a model runs it or a file holds it.
+
+    Attributes:
+        rows: The token ids of each prompt.
+        most: Tokens of a prompt that a picture shows.
+        scan: Labels the heads.
+        page: The page, of a table, of some heads, within a limit.
+        patterns: Of the prompt with that number, in some layers, as much as a picture shows.
+    """
+
+    rows: list[list[int]]
+    most: int
+    scan: "Callable[[command.Stage], HeadScan]"
+    page: "Callable[[HeadScan, list[Head] | None, float, command.Stage], Gallery]"
+    patterns: "Callable[[int, list[int] | None], AttentionPatterns]"
+
+
 def main(
+    context: typer.Context,
     model: command.ModelName = "SmolLM2-135M",
     scan: command.HeadTable = None,
     prompt: Annotated[
@@ -66,6 +90,10 @@ def main(
     seed: command.Seed = 0,
     device: command.Device = "auto",
     dtype: command.Dtype = "float32",
+    patterns: command.PatternsFile = None,
+    tokens: command.TokensFile = None,
+    special: command.SpecialIds = None,
+    learned_sinks: command.LearnedSinks = False,
 ) -> None:
     """Show every attention head of a model: a page for the browser, and pictures for a paper.
 
@@ -76,8 +104,12 @@ def main(
     shows the strongest heads of each label, and of a prompt its first 1,024 tokens; it says so.
     Files of these names that OUT holds already are replaced.
 
+    With PATTERNS no model is loaded: the heads are labelled by what is in that file, each row of
+    a batch is a prompt, and tokens are shown by their ids.
+
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
+    command.refuse_astray(context, OF_EITHER)
     import interp
     from interp import files, plots
     from interp.pages import gallery as pages
@@ -95,44 +127,88 @@ def main(
         table = None if scan is None else interp.HeadScan.load(scan)
     chosen = None if table is None else _chosen(table, named, label)
     notes = []
-    with files.staged(out) as scratch:
-        with command.progress(f"loading {model}") as step:
+    with (
+        files.staged(out) as scratch,
+        command.progress(f"reading {patterns}" if patterns else f"loading {model}") as step,
+    ):
+        if patterns is not None:
+            shown = _of_file(patterns, tokens, special, learned_sinks)
+        else:
             opened = interp.load_model(model, dtype=dtype, device=device)
             if table and table.made_by.get("model", opened.name) != opened.name:
                 of = table.made_by["model"]
                 raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
-            rows, titles = _prompts(opened, texts, seed)
-            last = min(pages.LONGEST, *map(len, rows)) - 1
-            if query is not None and query > last:
-                raise interp.InputError(f"--query must be from 0 to {last}, got {query}")
-            if table is None:
-                step(f"scanning {opened.name}")
-                table = interp.scan_heads(opened, seed=seed, progress=step.advance)
-                chosen = _chosen(table, named, label)
-            if "html" in formats:
-                count = len(table.frame) if chosen is None else len(chosen)
-                size = pages.estimate(count, [len(row) for row in rows])
-                step(f"drawing {count} heads, a page of about {size:.1f} million bytes")
-                page = pages.gallery_of_model(
-                    table,
-                    opened,
-                    rows,
-                    heads=chosen,
-                    titles=titles,
-                    limit=limit,
-                    progress=step.advance,
-                )
-                page.save(scratch / "gallery.html")
-                notes += page.notes
-            if pictures and (longest := max(map(len, rows))) > pages.LONGEST:
-                notes.append(
-                    f"Pictures of a prompt of {longest:,} tokens show its first {pages.LONGEST:,}."
-                )
-            for name, figure in _figures(asked, table, opened, rows, chosen, label, query, step):
-                for ending in pictures:
-                    plots.save_figure(figure, scratch / f"{name}.{ending}")
+            shown = _of_model(opened, *_prompts(opened, texts, seed), seed)
+        last = min(shown.most, *map(len, shown.rows)) - 1
+        if query is not None and query > last:
+            raise interp.InputError(f"--query must be from 0 to {last}, got {query}")
+        if table is None:
+            table = shown.scan(step)
+            chosen = _chosen(table, named, label)
+        if "html" in formats:
+            count = len(table.frame) if chosen is None else len(chosen)
+            size = pages.estimate(count, [len(row) for row in shown.rows])
+            step(f"drawing {count} heads, a page of about {size:.1f} million bytes")
+            page = shown.page(table, chosen, limit, step)
+            page.save(scratch / "gallery.html")
+            notes += page.notes
+        if pictures and (longest := max(map(len, shown.rows))) > shown.most:
+            notes.append(
+                f"Pictures of a prompt of {longest:,} tokens show its first {shown.most:,}."
+            )
+        for name, figure in _figures(asked, table, shown, chosen, label, query, step):
+            for ending in pictures:
+                plots.save_figure(figure, scratch / f"{name}.{ending}")
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*notes, f"wrote {', '.join(written)} to {out}")
+
+
+def _of_model(model: "Model", rows: list[list[int]], titles: list[str] | None, seed: int) -> Shown:
+    from interp import attention_patterns, scan_heads
+    from interp.pages import gallery as pages
+
+    def scan(step: command.Stage) -> "HeadScan":
+        step(f"scanning {model.name}")
+        return scan_heads(model, seed=seed, progress=step.advance)
+
+    def page(
+        table: "HeadScan", heads: "list[Head] | None", limit: float, step: command.Stage
+    ) -> "Gallery":
+        more = {"titles": titles, "limit": limit, "progress": step.advance}
+        return pages.gallery_of_model(table, model, rows, heads=heads, **more)
+
+    def patterns(number: int, layers: list[int] | None) -> "AttentionPatterns":
+        return attention_patterns(model, rows[number][: pages.LONGEST], layers)
+
+    return Shown(rows, pages.LONGEST, scan, page, patterns)
+
+
+def _of_file(file: Path, tokens: Path | None, special: str | None, learned_sinks: bool) -> Shown:
+    from interp import arrays, gallery, given
+    from interp.targets import NONE
+
+    ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
+    taken = arrays.take(file, tokens)
+
+    def scan(step: command.Stage) -> "HeadScan":
+        step("labelling the heads")
+        return given.scan_given(taken, file, tokens, special=ids, learned_sinks=learned_sinks)
+
+    def page(
+        table: "HeadScan", heads: "list[Head] | None", limit: float, step: command.Stage
+    ) -> "Gallery":
+        whole = arrays.read_patterns(taken, learned_sinks=learned_sinks)
+        return gallery(table, whole, heads=heads, limit=limit)
+
+    def patterns(number: int, layers: list[int] | None) -> "AttentionPatterns":
+        own = slice(number, number + 1)
+        one = replace(
+            taken, arrays=[layer[own] for layer in taken.arrays], tokens=taken.tokens[own]
+        )
+        return given.first_prompt(one, learned_sinks=learned_sinks)
+
+    rows = [row[row != NONE].tolist() for row in taken.tokens]
+    return Shown(rows, given.SHOWN, scan, page, patterns)
 
 
 def _asked(draw: str | None, query: int | None, *, pictures: bool, named: bool) -> list[str]:
@@ -188,33 +264,31 @@ def _prompts(
 def _figures(
     asked: list[str],
     table: "HeadScan",
-    model: "Model",
-    rows: list[list[int]],
+    shown: Shown,
     heads: list["Head"] | None,
     label: str | None,
     query: int | None,
     step: command.Stage,
 ) -> "Iterator[tuple[str, Figure]]":
     """Each figure that is asked for, with its name."""
-    from interp import attention_patterns, plots
+    from interp import plots
     from interp.labels import LABELS
-    from interp.pages.prompts import LONGEST
 
     if "layers" in asked:
         yield "score_by_layer", plots.score_by_layer(table)
     if "zoo" in asked:
         step("drawing the zoo")
         layers = sorted({head.layer for head in plots.zoo_heads(table).values()}) or [0]
-        patterns = attention_patterns(model, rows[0][:LONGEST], layers)
-        yield "zoo", plots.head_zoo(table, patterns, whole=len(rows[0]))
+        patterns = shown.patterns(0, layers)
+        yield "zoo", plots.head_zoo(table, patterns, whole=len(shown.rows[0]))
     if not {"page", "heads", "arcs"} & set(asked):
         return
     kinds = [kind for kind, word in LABELS.items() if label and word in label.split(",")]
     layers = None if heads is None else sorted({head.layer for head in heads})
-    for number, row in enumerate(rows, start=1):
-        step(f"drawing prompt {number}")
-        patterns, whole = attention_patterns(model, row[:LONGEST], layers), len(row)
-        end = "" if number == 1 else f"_{number}"
+    for number, row in enumerate(shown.rows):
+        step(f"drawing prompt {number + 1}")
+        patterns, whole = shown.patterns(number, layers), len(row)
+        end = "" if number == 0 else f"_{number + 1}"
         if "page" in asked:
             top = 4 if heads is None else 8
             yield (

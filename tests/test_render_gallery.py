@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from test_gallery import Parsed
 from tiny_models import tiny, words_tokenizer
 
 import interp
+from interp.pages.packing import unpacked
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "render_gallery.py"
 
@@ -63,6 +66,24 @@ def test_a_run_writes_the_page_and_the_pictures_and_nothing_else(made, tmp_path)
         assert (again / path.name).read_bytes() == path.read_bytes(), path.name
 
 
+def test_patterns_in_a_file_are_shown_without_a_model(made, tmp_path):
+    model = interp.load_model(made / "model")
+    patterns = interp.attention_patterns(model, [[1, 5, 6, 5, 6], [1, 7, 8, 7, 8]])
+    np.savez(tmp_path / "saved.npz", patterns=patterns.numpy(), tokens=patterns.tokens.numpy())
+    out = tmp_path / "out"
+    given = ["--patterns", tmp_path / "saved.npz", "--heads", "L1H2", "--out", out]
+    done = run(*given, "--format", "html,svg", "--draw", "page,heads,arcs,zoo,layers")
+    assert done.returncode == 0, done.stderr
+    assert "loading" not in done.stderr
+    each = {f"{of}{n}" for of in ("gallery", "head_L1H2", "arcs_L1H2") for n in ("", "_2")}
+    assert {path.stem for path in out.iterdir()} == {"zoo", "score_by_layer", *each}
+    page = Parsed((out / "gallery.html").read_text(encoding="utf-8"))
+    assert [prompt["ids"] for prompt in page.data["prompts"]] == patterns.tokens.tolist()
+    for row in range(2):
+        kept = unpacked(page.scripts[f"w{row}-L1H2"])
+        assert (kept - patterns[1, row, 2]).abs().max() < 0.002
+
+
 def test_only_the_heads_asked_for_are_drawn_on_prompts_of_our_own(made, tmp_path):
     given = ["--model", made / "model", "--scan", made / "heads.json", "--out", tmp_path]
     done = run(*given, "--heads", "L0H1, 1.2")
@@ -106,6 +127,14 @@ MISTAKES = {
         "--query must come with --draw arcs, got page,heads",
     ),
     "a query without a picture": (["--query", "0"], "--query must come with a picture"),
+    "patterns and a prompt": (
+        ["--patterns", "nothing.npz", "--prompt", "w5"],
+        "--model must be left out with --patterns, got both",
+    ),
+    "tokens without patterns": (
+        ["--tokens", "ids.json"],
+        "--tokens must stand with --patterns, got it alone",
+    ),
     "no size": (["--limit", "-1"], "--limit must be a number above 0 (millions of bytes), got -1"),
     "unknown format": (["--format", "gif"], "--format must list some of html, png, svg, pdf"),
     "unknown head name": (["--heads", "five"], "--heads: head must be named like L5H1"),
@@ -203,17 +232,15 @@ def test_a_prompts_file_is_taken_as_it_is_but_for_its_byte_order_mark(tmp_path):
 
 
 def test_every_picture_of_a_long_prompt_says_what_it_shows(made, monkeypatch):
-    monkeypatch.setattr("interp.pages.prompts.LONGEST", 5)
+    monkeypatch.setattr("interp.pages.gallery.LONGEST", 5)
     model, table = (
         interp.load_model(made / "model"),
         interp.HeadScan.load(made / "heads.json"),
     )
+    script = runpy.run_path(str(SCRIPT))
+    shown = script["_of_model"](model, [[5, 6, 7] * 3], None, 0)
     asked, heads = ["page", "heads", "arcs", "zoo"], [interp.Head(0, 1)]
-    figures = dict(
-        runpy.run_path(str(SCRIPT))["_figures"](
-            asked, table, model, [[5, 6, 7] * 3], heads, None, None, lambda name: None
-        )
-    )
+    figures = dict(script["_figures"](asked, table, shown, heads, None, None, lambda name: None))
     assert list(figures) == ["zoo", "gallery", "head_L0H1", "arcs_L0H1"]
     for figure in figures.values():
         assert any("the first 5 of 9 tokens" in text.get_text() for text in figure.texts)
