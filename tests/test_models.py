@@ -8,10 +8,14 @@ import pytest
 import torch
 import transformers
 from tiny_models import tiny, words_tokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 import interp
 from interp import fetch
+from interp.models.load import _as_device
+from interp.tokens import repeated
 
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7]])
 
@@ -387,3 +391,41 @@ def test_a_path_that_cannot_be_is_refused(name):
 def test_padding_alone_is_no_prompt():
     with pytest.raises(interp.InputError, match="must have at least one token"):
         interp.attention_patterns(tiny("gpt2"), [-1, -1])
+
+
+def test_apples_device_is_never_taken_unless_it_is_named(monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert _as_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("number", [990, 1001])
+def test_random_ids_are_known_to_model_and_tokenizer_whichever_knows_more(number):
+    ids = {f"w{i}": i for i in range(number)}
+    words = Tokenizer(WordLevel(ids, unk_token="w0"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0")
+    model = interp.load_model(tiny("gpt2", vocab_size=1000), tokenizer)
+    least = min(1000, number)
+    for seed in range(100):
+        probe = repeated(model.vocabulary, rows=1, length=20, bos=1, seed=seed)
+        assert probe.tokens.max() < least
+
+
+def test_ids_of_any_kind_are_run_where_the_model_is_and_stay_as_they_were():
+    model = interp.load_model(tiny("gpt2"))
+    ids = torch.tensor([[5, 6, 7]])
+    for given in (ids, ids.numpy(), ids.tolist(), ids[0]):
+        found = interp.attention_patterns(model, given)
+        assert found.device.type == "cpu"
+        assert torch.equal(found, interp.attention_patterns(model, ids))
+    assert ids.tolist() == [[5, 6, 7]]
+
+
+def test_a_part_of_the_weights_that_is_missing_is_named(folder):
+    model = tiny("llama")
+    model.save_pretrained(folder, max_shard_size="40KB")
+    (folder / "model.safetensors").unlink()
+    part = sorted(folder.glob("model-*.safetensors"))[-1]
+    part.unlink()
+    with pytest.raises(interp.InputError, match=f"all parts of its weights, '{part.name}'"):
+        interp.load_model(folder)

@@ -106,10 +106,10 @@ def _check_look(look: Any) -> None:
     if not isinstance(scores, dict) or not {"induction", "previous_token"} <= set(scores):
         raise InputError("scores must be those of every kind")
     for kind, found in scores.items():
-        rows = found if isinstance(found, list) else [None]
+        rows: list[Any] = found if isinstance(found, list) else []
         if not rows or not all(isinstance(row, list) and row for row in rows):
             raise InputError(f"scores of {kind[:40]} must be rows of heads, one a layer")
-        if len(set(map(len, rows))) > 1 or not all(is_number(n) for row in rows for n in row):
+        if len({len(row) for row in rows}) > 1 or not all(is_number(n) for r in rows for n in r):
             raise InputError(f"scores of {kind[:40]} must be a number for each head")
 
 

@@ -55,8 +55,11 @@ def load_model(
             `TransformerBridge`. A loaded model is not changed: its weights are shared (those
             that an adapter changes are copied), its settings are not.
         tokenizer: For a loaded model; without one it takes token ids only.
-        dtype: Of weights and arithmetic, for a model loaded here.
-        device: `auto` is the CUDA device if there is one, else the CPU.
+        dtype: Of weights and arithmetic, for a model loaded here: 16 bits are taken on the CPU
+            too. Patterns, and all that is computed from them, are float32 in any case.
+        device: `auto` is the CUDA device if there is one, else the CPU. `mps` is taken only if
+            it is named: its numbers have been wrong without an error, so compare the patterns
+            of a prompt with those of `cpu` once.
         revision: Of a hub id.
 
     Raises:
