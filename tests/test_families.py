@@ -16,7 +16,7 @@ import torch
 import transformers
 from families import HEAD, attention_of, own_patterns, planted, read, remade
 from scored import scored
-from tiny_models import CONFIGS, FURTHER, GROUPED, SIZES, SMALL, scaled, tiny, words_tokenizer
+from tiny_models import CONFIGS, FURTHER, GROUPED, SIZES, SMALL, scaled, tiny
 
 import interp
 from interp import memory, tokens
@@ -469,8 +469,3 @@ def test_latent_attention_has_patterns_and_no_weights_by_head():
     assert seen[0].v.shape[-1] == 6
     with pytest.raises(interp.InputError, match="latent attention"):
         composition_scores(model)
-
-
-def test_words_of_a_tokenizer_reach_hybrids_too():
-    model = interp.load_model(tiny("lfm2"), words_tokenizer())
-    assert interp.attention_patterns(model, "w5 w6").tokens.tolist() == [[1, 5, 6]]
