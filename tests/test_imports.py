@@ -13,6 +13,7 @@ MODULES = sorted(
 )
 PURE = {
     "accuracy",
+    "alibi",
     "archives",
     "arrays",
     "attention",
