@@ -358,6 +358,17 @@ def test_circuitsvis_script_cannot_end_the_element_that_it_stands_in():
     assert frame.scripts == {"": script.decode()}
 
 
+def test_without_circuitsvis_a_page_has_every_head_still_and_says_what_to_install(
+    monkeypatch, caplog
+):
+    monkeypatch.setitem(sys.modules, "circuitsvis", None)
+    with caplog.at_level("INFO", logger="interp"):
+        page = Parsed(plain()[0].to_html())
+    assert sum(name.startswith("w0-") for name in page.scripts) == 9
+    assert "circuitsvis" not in page.scripts
+    assert "not installed" in caplog.text
+
+
 def test_a_prompt_of_more_than_a_thousand_tokens_is_cut_and_the_page_says_so():
     tokens = torch.arange(LONGEST + 10)
     patterns = patterns_of([["random"]], tokens)

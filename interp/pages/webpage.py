@@ -10,15 +10,17 @@ import base64
 import hashlib
 import html
 import json
+import logging
 import zlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
+from importlib.util import find_spec
 from string import Template
 from typing import Any
 
-import circuitsvis
+LOG = logging.getLogger("interp")
 
 _DRIVER = """
 addEventListener("message", (event) => {
@@ -45,15 +47,17 @@ def page(
         blocks: Packed weights by the id of their element.
         picture: All heads as a PNG, for a reader without scripts.
         table: The same as text, a row per head.
-        interactive: Whether to carry circuitsvis' script.
+        interactive: Whether to carry circuitsvis' script, if it is installed.
     """
     style, script = _asset("gallery.css"), _asset("gallery.js") + _asset("view.js")
     allowed = [script]
     blocks = dict(blocks)
-    if interactive:
+    if interactive and find_spec("circuitsvis") is None:
+        LOG.info("the page has no view by circuitsvis, which is not installed: pip install it")
+    elif interactive:
         allowed.append(_circuitsvis())
         blocks["circuitsvis"] = _deflated(_circuitsvis())
-        data = {**data, "circuitsvis": str(circuitsvis.__version__)}
+        data = {**data, "circuitsvis": version("circuitsvis")}
     rows = "".join(
         f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in table
     )
@@ -164,7 +168,7 @@ def as_json(data: Any) -> str:
 @lru_cache
 def _circuitsvis() -> str:
     """Circuitsvis' own script, which the package brings, and what starts it."""
-    script = Path(circuitsvis.__file__).parent / "dist" / "cdn" / "iife.js"
+    script = files("circuitsvis") / "dist" / "cdn" / "iife.js"
     text = script.read_text(encoding="utf-8").replace("</script", "<\\/script")
     # The address of a map for debuggers, which would be looked up beside the page.
     text = "\n".join(line for line in text.splitlines() if not line.startswith("//# source"))
