@@ -11,6 +11,7 @@ import interp
 from interp.models.direction import direction
 from interp.patterns import AttentionPatterns
 from interp.report import report
+from interp.scores import Thresholds, ask, score_layer
 
 CLS, SEP = 2, 3
 SIZES = {"vocab_size": 200, "max_position_embeddings": 64, "pad_token_id": 0}
@@ -167,6 +168,9 @@ def test_chance_is_the_score_of_even_attention_both_ways():
     away = (place[:, None] - place).abs().float()
     counted = [q for q in range(len(tokens)) if tokens[q] not in (CLS, SEP)]
     assert even.mean_distance == pytest.approx(away[counted].mean().item(), abs=1e-5)
+    asked = ask(tokens[None], special=[CLS, SEP], thresholds=Thresholds(), causal=False)
+    tally = score_layer(patterns["mixed"][None, None], asked, Thresholds()).tallies["mean_distance"]
+    assert tally.uniform_mean == pytest.approx(tally.mean, abs=1e-5)
 
 
 def test_a_sink_is_told_by_its_token_where_texts_are_known():
@@ -249,6 +253,7 @@ def test_heads_planted_in_the_weights_of_a_bert_are_found_by_a_scan(tmp_path):
     assert frame["label"].tolist() == ["next token", "previous token", "sink", "current token"]
     assert frame["sink_at"].tolist() == ["", "", "[SEP] at 31", ""]
     assert frame["induction"].isna().all()
+    assert frame["next_token"].tolist() == pytest.approx([1, 0, 0, 0], abs=0.01)
     assert scan.heads("next token") == [interp.Head(0, 0)]
     assert scan.made_by["direction"] == "both ways"
     first = scan.made_by["probes"][0]["tokens"][0].split()
