@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 from tiny_models import tiny, words_tokenizer
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import Unigram, WordLevel
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 import interp
@@ -429,3 +429,12 @@ def test_a_part_of_the_weights_that_is_missing_is_named(folder):
     part.unlink()
     with pytest.raises(interp.InputError, match=f"all parts of its weights, '{part.name}'"):
         interp.load_model(folder)
+
+
+def test_the_blank_before_a_word_is_told_for_sentencepiece_too():
+    pieces = [("<unk>", 0.0), ("▁the", -1.0), ("the", -2.0), ("▁", -3.0), ("▁▁", -4.0)]
+    tokenizer = Tokenizer(Unigram(pieces, 0))
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    model = interp.load_model(tiny("llama"), tokenizer)
+    assert model.texts_of(torch.tensor([1, 2, 3, 4])) == [" the", "the", " ", "  "]

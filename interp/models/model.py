@@ -18,6 +18,9 @@ from interp.models.kinds import alibi_slopes, kinds
 from interp.models.rows import encoded, rows_of_ids, without_padding
 from interp.targets import NONE
 
+_BLANK = "\u2581"
+"""How SentencePiece writes a blank."""
+
 _ENDS = ("bos", "eos", "pad", "cls", "sep")
 """Special tokens that settings name."""
 
@@ -197,8 +200,16 @@ class Model:
         """The text of each token by itself; `<id>` where the tokenizer does not know it."""
         if self.tokenizer is None:
             return [f"<{i}>" for i in tokens.tolist()]
-        known = len(self.tokenizer)
-        return [self.tokenizer.decode([i]) if i < known else f"<{i}>" for i in tokens.tolist()]
+        return [self._text_of(i) for i in tokens.tolist()]
+
+    def _text_of(self, token: int) -> str:
+        if token >= len(self.tokenizer):
+            return f"<{token}>"
+        # SentencePiece writes the blank before a word as a mark, and drops it in what it decodes.
+        piece = self.tokenizer.convert_ids_to_tokens(token)
+        if isinstance(piece, str) and piece.startswith(_BLANK):
+            return piece.replace(_BLANK, " ")
+        return self.tokenizer.decode([token])
 
     def _encode(self, text: str, bos: bool, decoder: bool) -> list[int]:
         if self.tokenizer is None:
