@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Float, Int
@@ -49,6 +50,7 @@ def run(
         for layer in wanted:
             visit(layer, found[layer])
         return
+    _prove(model)
     real = (tokens != NONE).to(model.device)
     seen = set()
 
@@ -150,14 +152,45 @@ def run_with(
     return {name: seen[name] for name in names}
 
 
+_PROVEN: WeakSet[Model] = WeakSet()
+
+
+def _prove(model: Model) -> None:
+    """Make sure, once for a model, that TransformerLens runs it as it is.
+
+    It rebuilds what it hooks, by rules for each architecture and release: on a few tokens its
+    logits are held against the model's own.
+
+    Raises:
+        InputError: If they differ; numbers that are not finite are refused where they first arise.
+    """
+    if model.plain is None or model in _PROVEN:
+        return
+    ids = model.vocabulary[: min(8, model.n_ctx)][None].to(model.device)
+    with torch.no_grad(), evaluating(model.plain):
+        own = model.plain(ids).logits.float()
+    seen = _forward(model, ids, [], returns="logits").float()
+    off = (seen[:, -1] - own[:, -1]).abs().max() / own.abs().max()
+    if off.isfinite() and off >= (1e-3 if model.dtype_name == "float32" else 5e-2):
+        raise InputError(
+            f"model must run under TransformerLens' hooks as it is, got {model.name}, a"
+            f" {type(model.inner).__name__}, whose logits come out {off:.1%} off"
+        )
+    _PROVEN.add(model)
+
+
 def _refuse_without(model: Model, absent: list[str]) -> None:
     if absent:
         raise InputError(f"model must have {absent[0]}, got {model.name}, which has none")
 
 
 def _forward(
-    model: Model, tokens: Int[Tensor, "batch pos"], hooks: list[tuple[str, Callable[..., None]]]
-) -> None:
+    model: Model,
+    tokens: Int[Tensor, "batch pos"],
+    hooks: list[tuple[str, Callable[..., None]]],
+    *,
+    returns: str | None = None,
+) -> Any:
     ours: list[Exception] = []
 
     def noting(look: Callable[..., None]) -> Callable[..., None]:
@@ -174,7 +207,7 @@ def _forward(
     with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=watched):
         ids = tokens.clamp(min=0).to(model.device)
         try:
-            model.bridge(ids, return_type=None, **cheap_forward(model.inner))
+            return model.bridge(ids, return_type=returns, **cheap_forward(model.inner))
         except Exception as error:
             if error in ours:
                 raise
