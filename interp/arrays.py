@@ -267,7 +267,7 @@ def layer_number(name: Any) -> int | None:
     parts = re.findall(r"[a-z]+|[0-9]+", name.lower())
     numbers = [part for part in parts if part.isdigit()]
     words = [part for part in parts if not part.isdigit()]
-    if len(numbers) != 1 or not all(_WORD.fullmatch(word) for word in words):
+    if len(numbers) != 1 or len(numbers[0]) > 9 or not all(_WORD.fullmatch(word) for word in words):
         return None
     return int(numbers[0])
 

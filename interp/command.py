@@ -1,5 +1,6 @@
 """What every script does alike: show progress, and end with one line where the caller erred."""
 
+import errno
 import functools
 import io
 import logging
@@ -96,6 +97,10 @@ def run(main: Callable[..., None]) -> None:
             name, _, rest = told.partition(" ")
             is_option = name in signature(main).parameters
             _leave_with_error(f"--{name.replace('_', '-')} {rest}" if is_option else told)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            _leave_with_error(f"standard output must have room: {error.strerror}")
         except KeyboardInterrupt as interrupt:
             CONSOLE.print(f"interrupted: {interrupt}" if interrupt.args else NOTHING)
             raise typer.Exit(130) from None
@@ -216,6 +221,6 @@ def whole_numbers(text: str, *, name: str, least: int) -> list[int]:
         InputError: If one of them is not a whole number of at least `least`.
     """
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= least for part in parts):
+    if not all(part.isdecimal() and len(part) < 19 and int(part) >= least for part in parts):
         raise InputError(f"{name} must list whole numbers from {least} up, got {text!r}")
     return [int(part) for part in parts]

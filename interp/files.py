@@ -1,6 +1,7 @@
 """Files that are whole or not there; and what a record says of what made it."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -133,6 +134,28 @@ def _move(scratch: Path, folder: Path, new: bool) -> None:
 def utf8(name: str) -> str:
     """A file's name as text that can be written, whatever the locale made of its bytes."""
     return os.fsencode(name).decode("utf-8", "replace")
+
+
+def refuse_of_another(out: Path, model: str) -> None:
+    """Refuse a folder whose records are of another model, or such a file: they would be lost.
+
+    Args:
+        out: What is to be written to; it need not be there.
+        model: As records have it in `made_by`.
+
+    Raises:
+        InputError: With the name of the model whose results are there.
+    """
+    for path in sorted(out.glob("*.json")) if out.is_dir() else [out] if out.is_file() else []:
+        try:
+            other = json.loads(path.read_text(encoding="utf-8"))["made_by"]["model"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            continue  # No record of a model's.
+        if other != model:
+            raise InputError(
+                f"out must not hold results of another model, got {path}, which is of"
+                f" {str(other)[:80]}: name another place, or delete it"
+            )
 
 
 def versions() -> dict[str, str]:

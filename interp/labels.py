@@ -23,7 +23,7 @@ from torch import Tensor
 from interp.arrays import take
 from interp.errors import InputError
 from interp.heads import Head
-from interp.patterns import check_pattern
+from interp.patterns import as_numbers, as_special, check_pattern
 from interp.scores import LayerScores, Thresholds, ask, score_layer, targets_of
 from interp.targets import KINDS, NONE, TARGETS, earlier_copies, first_token, ordinary, rules
 
@@ -141,9 +141,9 @@ def classify_heads(
         )
     learned_sinks = taken.learned_sinks if learned_sinks is None else learned_sinks
     causal = taken.causal if causal is None else causal
-    special = taken.special if special is None else special
+    special = as_special(taken.special if special is None else special)
     ids, stack, texts = taken.tokens, taken.arrays, taken.texts
-    numbers = list(taken.numbers if layers is None else layers)
+    numbers = as_numbers(taken.numbers if layers is None else layers)
     if len(numbers) != len(stack):
         raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
     windows = [None] * len(stack) if windows is None else windows

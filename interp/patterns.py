@@ -1,7 +1,7 @@
 """Anyone's arrays, taken in and checked: attention patterns and the token ids they belong to."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -9,8 +9,11 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, whole
 from interp.targets import NONE
+
+MOST_LAYERS = 1000
+"""Layers are numbered from 0 to one less."""
 
 
 class AttentionPatterns(torch.Tensor):
@@ -74,6 +77,8 @@ def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
         )
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InputError(f"tokens must be whole numbers, got {ids.dtype}")
+    if ids.dtype == torch.uint64 and (ids.long() < 0).any():
+        raise InputError("tokens must be ids that a model can have, got one of 2 ** 63 or more")
     ids = ids.long()
     if ids.min() < NONE:
         raise InputError(f"tokens must be ids, or -1 for padding, got {ids.min().item()}")
@@ -110,12 +115,39 @@ def as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
     return stack[(None,) * (5 - stack.ndim)].unbind(0)
 
 
+def as_numbers(layers: Any) -> list[int]:
+    """The layers' own numbers, each once.
+
+    Raises:
+        InputError: If one is no whole number from 0 to 999, or is there twice.
+    """
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise InputError(f"layers must be several whole numbers, got {layers!r}")
+    numbers = [whole("layers", layer, least=0, most=MOST_LAYERS - 1) for layer in layers]
+    if len(set(numbers)) < len(numbers):
+        raise InputError(f"layers must name each layer once, got {numbers}")
+    return numbers
+
+
+def as_special(special: Any) -> frozenset[int]:
+    """Ids of special tokens.
+
+    Raises:
+        InputError: If one is no whole number that a token's id can be.
+    """
+    if isinstance(special, str) or not isinstance(special, Iterable):
+        raise InputError(f"special must be several token ids, got {special!r}")
+    return frozenset(whole("special", i, least=0, most=2**63 - 1) for i in special)
+
+
 def as_tensor(values: Any, rule: str) -> Tensor:
     """`values` as a tensor that shares their memory where it can; nothing here writes to it.
 
     Raises:
         InputError: If they are no numbers; the message begins with `rule`.
     """
+    if hasattr(values, "filled"):
+        raise InputError(f"{rule}, got a masked array: fill what is masked first")
     try:
         if hasattr(values, "__array__") and not isinstance(values, Tensor):
             values = values.__array__()

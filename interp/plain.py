@@ -57,7 +57,14 @@ def attention_of(
         inputs |= _masked(decoder_tokens, model, "decoder_")
         queries, name = decoder_tokens, f"{stack}_attentions"
     with torch.no_grad(), evaluating(own):
-        found = getattr(own(**inputs, output_attentions=True), name, None)
+        try:
+            found = getattr(own(**inputs, output_attentions=True), name, None)
+        except (TypeError, AttributeError) as error:
+            # Whisper and its like listen where others read.
+            raise InputError(
+                f"model must read token ids, got {model.name}, a {type(model.inner).__name__}:"
+                f" {' '.join(str(error).split())[:120]}"
+            ) from error
     keys = queries if stack == "decoder" else tokens
     shape = (len(tokens), queries.shape[1], keys.shape[1])
     if not found or any((len(a), *a.shape[-2:]) != shape for a in found):

@@ -512,6 +512,7 @@ def _made_by(
         "device": model.device.type,
         "bos": bos,
         "bos_text": None if bos is None else model.texts_of(torch.tensor([bos]))[0],
+        "special": sorted(model.special),
         "n_bos": int((made[0].tokens[0] == bos).sum()) if bos is not None else 0,
         "seed": seed,
         "method": method,

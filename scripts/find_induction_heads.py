@@ -77,6 +77,10 @@ def main(
     definitions = [] if also is None else command.listed(also, list(DEFINITIONS), name="--also")
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
     ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
+    if patterns is None:
+        from interp.models import ahead
+
+        files.refuse_of_another(out, ahead.name_of(model))
     with (
         files.staged(out) as scratch,
         command.progress(f"reading {patterns}" if patterns else f"loading {model}") as step,

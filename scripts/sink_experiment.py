@@ -49,6 +49,7 @@ def main(
         table = None if scan is None else interp.HeadScan.load(scan)
         if table is not None:
             sink_experiment.check_scan(table, ahead.name_of(model))
+    files.refuse_of_another(out, ahead.name_of(model))
     with files.staged(out) as scratch:
         with command.progress(f"loading {model}") as step:
             opened = interp.load_model(model, dtype=dtype, device=device)

@@ -57,6 +57,7 @@ def main(
     """
     import interp
     from interp import effects, files
+    from interp.models import ahead
 
     methods = command.listed(method, ("zero", "mean"), name="--method")
     with command.about("--scan"):
@@ -64,6 +65,7 @@ def main(
     known = effects.labels_in(table)
     kinds = None if label is None else command.listed(label, known, name="--label")
     out = as_json_path(out or _usual_path(kinds))
+    files.refuse_of_another(out, ahead.name_of(model))
     with files.staged(out.parent) as scratch:
         with command.progress(f"loading {model}") as step:
             opened = interp.load_model(model, dtype=dtype, device=device)

@@ -7,7 +7,7 @@ from threading import Event, Thread
 import pytest
 
 from interp.errors import InputError
-from interp.files import held, staged
+from interp.files import held, refuse_of_another, staged
 
 
 class Stopped(Exception):
@@ -230,3 +230,14 @@ def test_the_files_of_one_process_move_before_any_of_anothers(tmp_path):
         assert not (tmp_path / "b.txt").exists()
     thread.join()
     assert contents(tmp_path) == {"a.txt": "other", "b.txt": "other"}
+
+
+def test_results_of_another_model_are_not_written_over(tmp_path):
+    record = tmp_path / "heads.json"
+    refuse_of_another(tmp_path / "not there", "one")
+    record.write_text('{"made_by": {"model": "one"}}', encoding="utf-8")
+    (tmp_path / "other.json").write_text("[1]", encoding="utf-8")
+    refuse_of_another(tmp_path, "one")
+    for place in (tmp_path, record):
+        with pytest.raises(InputError, match=r"out must not hold .*heads\.json, which is of one"):
+            refuse_of_another(place, "another")

@@ -26,9 +26,10 @@ from interp.labels import classify_heads
 from interp.pages.gallery import estimate, gallery, gallery_of_model
 from interp.pages.kinds import marked_of_head
 from interp.pages.packing import as_steps, packed, thumbnail, unpacked
-from interp.pages.prompts import LONGEST
+from interp.pages.prompts import LONGEST, special_of
 from interp.pages.visible import distinct, visible
 from interp.scores import Thresholds
+from interp.table import HeadScan
 from interp.tokens import passages
 
 CLOSE = 0.002
@@ -526,3 +527,19 @@ def test_the_real_model_fits_its_size_and_its_promise(real_model, real_scan):
         kept = unpacked(page.scripts[f"w0-{head}"])
         assert (kept - patterns[head.layer, 0, head.head]).abs().max() < CLOSE
     assert len(made.heads) == 270
+
+
+def test_special_tokens_of_the_scan_are_no_targets_and_one_head_tells_of_a_cut_prompt():
+    made_by = {"model": "x", "bos": 1, "special": [1, 7]}
+    assert special_of(HeadScan(scan_of(plain()[1]).frame, made_by)) == [1, 7]
+    tokens = torch.arange(LONGEST + 10)
+    stack = torch.eye(len(tokens))[None, None]
+    made = gallery(classify_heads(stack, tokens), stack, tokens)
+    assert made.head("L0H0").notes == made.notes != []
+
+
+@pytest.mark.parametrize("layers", [[1, 1, 2], [-1, 0, 1], [0, 1, 5000]])
+def test_layers_are_named_once_and_by_whole_numbers(layers):
+    stack = torch.eye(5).expand(3, 1, 2, 5, 5)
+    with pytest.raises(InputError, match="layers must"):
+        classify_heads(stack, range(5), layers=layers)

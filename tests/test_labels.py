@@ -20,6 +20,7 @@ from interp.labels import (
     classify_heads,
     excess,
 )
+from interp.patterns import as_numbers, as_special
 from interp.scores import LayerScores, Thresholds
 from interp.targets import NONE, TARGETS
 from interp.tokens import repeated
@@ -891,3 +892,24 @@ def test_a_verdict_reads_in_one_line():
     )
     none = HeadLabel(Head(0, 0), "not enough tokens", ("not enough tokens",), {}, {})
     assert repr(none) == "HeadLabel(L0H0 not enough tokens: no scores)"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "message"),
+    [
+        (np.array([1, 2, 2**64 - 1], dtype="u8"), {}, "2 \\*\\* 63"),
+        (np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]), {}, "masked"),
+        ([1, 2, 3], {"special": [-1]}, "special must"),
+    ],
+)
+def test_what_could_be_taken_for_something_else_is_refused(tokens, options, message):
+    with pytest.raises(InputError, match=message):
+        classify_heads(torch.eye(3)[None], tokens, **options)
+
+
+@pytest.mark.parametrize("given", [[1.5], "12", 5, [None]])
+def test_numbers_that_are_none_are_refused(given):
+    with pytest.raises(InputError, match="special must"):
+        as_special(given)
+    with pytest.raises(InputError, match="layers must"):
+        as_numbers(given)

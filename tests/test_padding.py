@@ -220,3 +220,10 @@ def test_statistics_of_a_padded_row_are_those_of_the_row_alone():
                 ours, theirs = (tallies[layer][name] for tallies in found)
                 assert torch.allclose(ours.mean, theirs.mean, atol=1e-5)
                 assert torch.equal(ours.queries, theirs.queries)
+
+
+@pytest.mark.parametrize("name", ["pixel_values", "input_features", "foo"])
+def test_what_is_no_text_is_refused_and_not_left_out(name):
+    model = interp.load_model(tiny("llama"))
+    with pytest.raises(interp.InputError, match=f"token ids alone, got {name}"):
+        model.to_tokens({"input_ids": [[1, 5]], name: [[0.0]]})

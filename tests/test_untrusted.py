@@ -360,3 +360,16 @@ def test_a_checkpoint_that_is_cut_or_changed_is_refused_and_the_model_stays_as_i
 def test_a_record_of_a_run_that_is_none_is_refused(tmp_path, text):
     (tmp_path / checkpoint.RECORD).write_text(text)
     assert "must be the record of a finished run" in refused(checkpoint.record, tmp_path)
+
+
+def test_settings_with_fewer_layers_than_the_file_are_refused(tmp_path):
+    tiny("llama").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with pytest.raises(interp.InputError, match=r"must use all layers of its file, got 1 layers"):
+        interp.load_model(tmp_path)
+
+
+def test_a_window_below_0_is_refused():
+    with pytest.raises(interp.InputError, match="sliding_window must be None or at least 0"):
+        interp.load_model(tiny("mistral", sliding_window=-1))

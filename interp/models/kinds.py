@@ -7,6 +7,8 @@ import torch
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor as alibi_of_bloom
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor as alibi_of_mpt
 
+from interp.errors import InputError
+
 _LOCAL = ("sliding_attention", "local")
 """What layers with a window are called in the settings."""
 
@@ -23,7 +25,10 @@ def _width(config: Any) -> int | None:
     """How wide the settings make a window; None and 0 are no window."""
     if getattr(config, "use_sliding_window", True) is False:
         return None
-    return getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    width = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    if width is not None and width < 0:
+        raise InputError(f"sliding_window must be None or at least 0, got {width}")
+    return width
 
 
 def windows(config: Any, n_layers: int) -> tuple[int | None, ...]:

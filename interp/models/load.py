@@ -1,6 +1,7 @@
 """From a name, a folder, a file or a loaded model to a `Model`: `load_model`."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,19 @@ def _load(
         raise InputError(
             f"model {str(shown)!r} lacks {len(missing)} weights, {missing[0]} among them:"
             " it is incomplete"
+        )
+    layers = int(getattr(text_config(model), "num_hidden_layers", 0) or 0)
+    beyond = [
+        name
+        for name in sorted(info["unexpected_keys"])
+        if any(
+            layers <= int(number) for number in re.findall(r"\.(?:layers|h|blocks)\.(\d+)\.", name)
+        )
+    ]
+    if layers and beyond:
+        raise InputError(
+            f"model {str(shown)!r} must use all layers of its file, got {layers} layers in its"
+            f" settings and {beyond[0]} beside them"
         )
     if wrong := sorted(info["mismatched_keys"]):
         name, got, expected = wrong[0]

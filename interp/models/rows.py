@@ -31,6 +31,12 @@ def rows_of_ids(inputs: Any) -> list[list[int]]:
         ) from None
 
 
+_OF_TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "length")
+_OF_TEXT += ("special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "labels")
+_OF_TEXT += ("num_truncated_tokens",)
+"""What a tokenizer returns of a text; other names are of pictures, sounds and the like."""
+
+
 def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
     """The ids of what a tokenizer returns, with -1 where its attention mask is 0.
 
@@ -42,6 +48,8 @@ def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
     """
     if "input_ids" not in encoding:
         raise InputError(f"inputs must hold input_ids, got {', '.join(map(str, encoding))}")
+    if others := [str(name) for name in encoding if name not in _OF_TEXT]:
+        raise InputError(f"inputs must be token ids alone, got {others[0]}, which is not run")
     rows = rows_of_ids(encoding["input_ids"])
     if any(map(any, _lists(encoding.get("token_type_ids", [])) or [])):
         raise InputError("token_type_ids must be 0, got others: segments are not run")

@@ -1,7 +1,7 @@
 """Every head of a model in one page: `gallery`, and what is left out where it would not fit."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +69,7 @@ def gallery(
         if absent := wanted - prompt.weights.keys():
             raise InputError(f"patterns must hold {min(absent)} for every prompt, got one without")
         prompts.append(prompt)
-    notes = _cut_notes(len(row.ids) for row in rows)
-    return _fitted(table, wanted, prompts, notes, title, room)
+    return _fitted(table, wanted, prompts, title, room)
 
 
 def gallery_of_model(
@@ -120,7 +119,7 @@ def gallery_of_model(
         prompts.append(prompt)
         if progress:
             progress(len(prompts), len(rows))
-    return _fitted(scan, wanted, prompts, _cut_notes(map(len, rows)), title, room)
+    return _fitted(scan, wanted, prompts, title, room)
 
 
 def estimate(heads: int, lengths: Sequence[int]) -> float:
@@ -192,7 +191,8 @@ def _wanted(scan: HeadScan, heads: Sequence[Any] | None, held: Mapping[int, int]
 def _titles(titles: Sequence[str] | None, count: int) -> list[str | None]:
     if titles is None:
         return [None] * count
-    if isinstance(titles, str) or len(titles) != count:
+    fit = isinstance(titles, list | tuple) and all(isinstance(t, str) for t in titles)
+    if not fit or len(titles) != count:
         raise InputError(f"titles must be one for each of {count} prompts, got {titles!r}")
     return list(titles)
 
@@ -201,13 +201,13 @@ def _fitted(
     scan: HeadScan,
     heads: set[Head],
     prompts: list[Prompt],
-    notes: list[str],
     title: str | None,
     room: int,
 ) -> Gallery:
     """The gallery, with as many heads as there is room for."""
     model = str(scan.made_by.get("model", "attention patterns"))
     name = prose(f"{model}: attention heads" if title is None else title)
+    notes = [note for prompt in prompts for note in prompt.notes]
     if missing := len(scan.frame) - len(heads):
         notes = [*notes, f"{missing} of the scan's {len(scan.frame)} heads are not on this page."]
     whole = Gallery(name, scan, sorted(heads), prompts, notes)
@@ -234,12 +234,3 @@ def _fitted(
         f"limit must leave room for one head of each label, got {room / 1e6:g} million bytes for a"
         f" page of {size / 1e6:.1f}: name fewer heads, or shorten the prompt"
     )
-
-
-def _cut_notes(lengths: Iterable[int]) -> list[str]:
-    return [
-        f"A prompt of {length:,} tokens is cut to its first {LONGEST:,}; the weights shown are the"
-        " same as in the whole."
-        for length in lengths
-        if length > LONGEST
-    ]

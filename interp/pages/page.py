@@ -66,7 +66,8 @@ class Gallery:
         if head not in self.heads:
             raise InputError(f"name must be a head of the gallery, got {head}, which is not")
         title = f"{head} in {self.title}"
-        return replace(self, title=title, heads=[head], notes=[], alone=head)
+        notes = [note for prompt in self.prompts for note in prompt.notes]
+        return replace(self, title=title, heads=[head], notes=notes, alone=head)
 
     def __repr__(self) -> str:
         lengths = ", ".join(str(len(prompt.ids)) for prompt in self.prompts)
@@ -83,7 +84,12 @@ class Gallery:
         rows = self._rows()
         also = [[word for word in row["labels"] if word != row["label"]] for row in rows]
         table = [
-            (row["name"], prose(row["label"]), _fixed(row["score"]), prose(", ".join(others)))
+            (
+                row["name"],
+                prose(row["label"]),
+                _fixed(row["score"]),
+                prose(", ".join(others)) if others else "",
+            )
             for row, others in zip(rows, also, strict=True)
         ]
         blocks = {

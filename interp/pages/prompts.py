@@ -14,7 +14,7 @@ from interp.pages.kinds import marked, resting_columns
 from interp.pages.packing import as_steps, packed, thumbnail
 from interp.pages.sheet import SIDE
 from interp.pages.visible import distinct, prose
-from interp.patterns import as_layers, as_tokens, check_pattern
+from interp.patterns import as_layers, as_numbers, as_tokens, check_pattern
 from interp.scores import Thresholds
 from interp.table import HeadScan
 from interp.targets import NONE, TARGETS
@@ -30,8 +30,9 @@ def thresholds_of(scan: HeadScan) -> dict[str, Any]:
 
 def special_of(scan: HeadScan | None) -> list[int]:
     """The ids of special tokens that a scan knows of."""
-    bos = None if scan is None else scan.made_by.get("bos")
-    return [] if bos is None else [bos]
+    made_by = {} if scan is None else scan.made_by
+    bos = made_by.get("bos")
+    return sorted({*made_by.get("special", []), *([] if bos is None else [bos])})
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,16 @@ class Prompt:
     def labels(self) -> list[str]:
         """The visible text of each token."""
         return distinct(self.texts, self.ids)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of what is not shown."""
+        if len(self.ids) == self.whole:
+            return []
+        return [
+            f"A prompt of {self.whole:,} tokens is cut to its first {len(self.ids):,}; the weights"
+            " shown are the same as in the whole."
+        ]
 
     def add(self, layer: int, pattern: Float[Tensor, "head query key"], heads: Collection[Head]):
         """Keep those of the layer's heads that are in `heads`; later tokens are cut off."""
@@ -129,7 +140,7 @@ def _rows_of(
     ids, stack = as_tokens(tokens).cpu(), as_layers(patterns)
     carried = hasattr(patterns, "layers")
     layers = getattr(patterns, "layers", None) if layers is None else layers
-    numbers = list(range(len(stack)) if layers is None else layers)
+    numbers = as_numbers(range(len(stack)) if layers is None else layers)
     if len(numbers) != len(stack):
         raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
     for number, pattern in zip(numbers, stack, strict=True):
