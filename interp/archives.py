@@ -75,11 +75,11 @@ def _safetensors(path: Path) -> Any:
 
 
 def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text(encoding="utf-8-sig"))
 
 
 def _text(path: Path) -> Any:
-    lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
+    lines = path.read_text(encoding="utf-8-sig").replace(",", " ").splitlines()
     rows = [[int(number) for number in line.split()] for line in lines if line.strip()]
     return [row[0] for row in rows] if all(len(row) == 1 for row in rows) else rows
 

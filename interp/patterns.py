@@ -146,6 +146,10 @@ def as_tensor(values: Any, rule: str) -> Tensor:
     Raises:
         InputError: If they are no numbers; the message begins with `rule`.
     """
+    if isinstance(values, Tensor) and (
+        values.layout != torch.strided or values.is_meta or values.is_quantized
+    ):
+        raise InputError(f"{rule}, got a tensor that is sparse, rounded or without its numbers")
     if hasattr(values, "filled"):
         raise InputError(f"{rule}, got a masked array: fill what is masked first")
     try:

@@ -97,6 +97,8 @@ def tiled_attention(
         check_tensor("sinks", sinks, "head")
         if len(sinks) != q.shape[1]:
             raise InputError(f"sinks must be one for each of {q.shape[1]} heads, got {len(sinks)}")
+        if not sinks.isfinite().all():
+            raise InputError("sinks must be finite, got NaN or infinity")
     exact = torch.promote_types(q.dtype, torch.float32)
     grouped = rearrange(q.to(exact), "b (kv g) q d -> b kv g q d", kv=kv_heads)
     k, v = k.to(exact), v.to(exact)

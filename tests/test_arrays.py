@@ -492,6 +492,19 @@ def test_a_layer_whose_attention_goes_past_its_hook_is_reported():
             return torch.zeros_like(stream), None
 
     model = interp.load_model(tiny("gpt2"))
+    interp.attention_patterns(model, PROMPT)  # The whole model is held against its own but once.
     model.inner.transformer.h[1].original_component.attn = Elsewhere()
     with pytest.raises(InputError, match=r"no attention was seen in layers \[1\]"):
         interp.attention_patterns(model, PROMPT)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta"])
+def test_tensors_without_plain_numbers_are_refused(kind):
+    made = torch.eye(3)[None].to_sparse() if kind == "sparse" else torch.eye(3)[None].to("meta")
+    with pytest.raises(interp.InputError, match="sparse, rounded or without its numbers"):
+        interp.read_patterns(made, [1, 2, 3])
+
+
+def test_a_layer_of_a_number_that_no_model_has_is_refused():
+    with pytest.raises(interp.InputError, match="must be named by layer"):
+        interp.read_patterns({"layer99999999999999999999": torch.eye(3)[None]}, [1, 2, 3])

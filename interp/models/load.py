@@ -289,7 +289,8 @@ def bridged(
             )
     except Exception as error:
         raise InputError(
-            f"TransformerLens cannot open a {architecture}: {_reason(error)}"
+            f"TransformerLens cannot open a {architecture}: {type(error).__name__}:"
+            f" {' '.join(str(error).split())[:200]}"
         ) from error
     if tokenizer is not None:
         # Given at once, the bridge would load another one by name, perhaps from the hub.
