@@ -141,7 +141,7 @@ def any_copy(
 
     Example:
         >>> any_copy(torch.tensor([[0, 7, 8, 7, 9, 7]]))[0, 3].tolist()
-        [1, 5]
+        [1, -1, 5, -1]
     """
     back = earlier_copies(tokens.flip(-1)).flip(1)
     later = torch.where(back == NONE, NONE, tokens.shape[1] - 1 - back)

@@ -234,10 +234,11 @@ def test_inputs_of_another_kind_come_back_unchanged_and_patterns_on_the_cpu():
     assert (ids.dtype, ids.tolist()) == (torch.int32, [[1, 5, 6]])
 
 
-def test_a_model_that_runs_otherwise_under_hooks_is_refused():
+def test_a_model_that_runs_otherwise_under_hooks_is_warned_of_once(caplog):
     model = interp.load_model(tiny("llama"))
     with torch.no_grad():  # The view has weights of its own from here on.
         block = model.bridge.original_model.model.layers[1]
         block.mlp.down_proj.weight = torch.nn.Parameter(block.mlp.down_proj.weight * 3)
-    with pytest.raises(interp.InputError, match=r"logits come out \d+\.\d% off"):
+    for _ in range(2):
         interp.attention_patterns(model, [[1, 5, 6]])
+    assert caplog.text.count("comes out otherwise under TransformerLens' hooks") == 1

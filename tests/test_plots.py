@@ -28,7 +28,10 @@ MADE_BY = {
     "bos": BOS,
     "seed": 3,
     "dtype": "float32",
-    "probes": [{"rows": 1, "length": 33, "periods": [PERIOD]}],
+    "device": "cpu",
+    "tokenizer": False,
+    "bos_text": None,
+    "probes": [{"parts": ["repeated"], "rows": 1, "length": 33, "periods": [PERIOD]}],
     "scored_on": {"induction": "repeated", "sink": "random"},
 }
 PLAN = [["previous_token", "sink", "uniform"], ["induction", "duplicate_token", "induction"]]
