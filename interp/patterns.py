@@ -13,7 +13,7 @@ from interp.errors import InputError, whole
 from interp.targets import NONE
 
 MOST_LAYERS = 1000
-"""Layers are numbered from 0 to one less."""
+"""Layers, and the heads in one, are numbered from 0 to one less."""
 
 
 class AttentionPatterns(torch.Tensor):

@@ -16,14 +16,12 @@ from interp.errors import InputError
 from interp.files import staged
 from interp.heads import Head
 from interp.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN, HeadLabel
+from interp.patterns import MOST_LAYERS
 from interp.scores import STATISTICS
 from interp.targets import KINDS, TARGETS
 from interp.told import check_told
 
 SCHEMA_VERSION = 1
-
-MOST = 1000
-"""Layers, and heads in one, that a table can be of."""
 
 DEFINED = "as_"
 """Beginning of the columns with a score as somebody else defines it."""
@@ -280,8 +278,8 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     if heads != frame["name"].tolist() or len(set(heads)) < len(heads):
         raise InputError("table must have one row per head, its name made of layer and head")
     places = frame[["layer", "head"]].to_numpy(int)
-    if places.min() < 0 or places.max() >= MOST:
-        raise InputError(f"layers and heads must be from 0 to {MOST - 1}")
+    if places.min() < 0 or places.max() >= MOST_LAYERS:
+        raise InputError(f"layers and heads must be from 0 to {MOST_LAYERS - 1}")
     scores = frame[[kind for kind in KINDS if kind in frame]].to_numpy(float, na_value=0)
     if scores.min() < 0 or scores.max() > 1 + 1e-4:
         raise InputError(f"scores must be from 0 to 1, got {scores.min()} to {scores.max()}")

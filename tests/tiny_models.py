@@ -40,6 +40,7 @@ CONFIGS = {
 """Families that most tests go through."""
 
 HYBRID = {**GROUPED, "num_hidden_layers": 4}
+del HYBRID["head_dim"]  # Not all of them know it.
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 FURTHER = {
@@ -76,7 +77,7 @@ FURTHER = {
     "falcon": lambda: transformers.FalconConfig(**SIZES, **SMALL),
     "jamba": lambda: transformers.JambaConfig(
         **SIZES,
-        **{k: v for k, v in HYBRID.items() if k != "head_dim"},
+        **HYBRID,
         attn_layer_period=2,
         attn_layer_offset=1,
         num_experts=2,
@@ -86,12 +87,12 @@ FURTHER = {
     ),
     "lfm2": lambda: transformers.Lfm2Config(
         **SIZES,
-        **{k: v for k, v in HYBRID.items() if k != "head_dim"},
+        **HYBRID,
         layer_types=["conv", "full_attention"] * 2,
     ),
     "granite": lambda: transformers.GraniteMoeHybridConfig(
         **SIZES,
-        **{k: v for k, v in HYBRID.items() if k != "head_dim"},
+        **HYBRID,
         shared_intermediate_size=64,
         num_local_experts=0,
         mamba_n_heads=4,
@@ -103,6 +104,7 @@ FURTHER = {
         **SIZES,
         **HYBRID,
         **EXPERTS,
+        head_dim=8,
         num_experts=4,
         shared_expert_intermediate_size=32,
         linear_num_value_heads=4,
