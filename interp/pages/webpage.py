@@ -139,14 +139,16 @@ def frame(document: str, *, height: int) -> str:
     """A page inside a frame of its own, for a notebook.
 
     The frame has no origin and no way to the notebook around it: two on one page do not
-    disturb each other.
+    disturb each other. It is ASCII, so that its script is the same, and its hash right, whatever
+    encoding the notebook's own page is read in.
 
     Args:
         document: The page.
         height: Of the frame, in pixels; a reader can drag it taller.
     """
+    inside = html.escape(document).encode("ascii", "xmlcharrefreplace").decode("ascii")
     return (
-        f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(document)}" loading="lazy"'
+        f'<iframe sandbox="allow-scripts" srcdoc="{inside}" loading="lazy"'
         f' style="width: 100%; height: {height}px; border: 0; resize: vertical"'
         ' title="Gallery of attention heads"></iframe>'
     )
