@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from interp.errors import InputError
+from interp.finite import refuse_losses_not_finite
 from interp.heads import Head
 from interp.hooks import attention_layers, cheap_forward
 from interp.models import Model, evaluating
@@ -128,11 +129,7 @@ def losses(model: Model, probe: Probe) -> dict[str, Float[Tensor, " row"]]:
         InputError: If a loss is not finite.
     """
     rows = torch.cat([_next_token_losses(model, batch.tokens) for batch in _batches(probe)])
-    if not rows.isfinite().all():
-        raise InputError(
-            f"losses of {model.name} must be finite, and are not in {model.dtype_name}:"
-            " use float32 or bfloat16"
-        )
+    refuse_losses_not_finite(rows, model.name, model.dtype_name)
     found = {}
     if "repeated" in probe.parts:
         for name, part in (("second_copy", "repeated"), ("first_copy", "random")):

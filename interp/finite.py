@@ -1,4 +1,4 @@
-"""Attention that is no number, refused where it is found."""
+"""Attention and losses that are no numbers, refused where they are found."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -9,6 +9,24 @@ _ADVICE = {
     "float32": "weights or activations are no numbers, or too large",
     "bfloat16": "use float32",
 }
+
+
+def refuse_losses_not_finite(losses: Float[Tensor, "..."], model: str, dtype: str) -> None:
+    """Refuse losses that are NaN or infinite.
+
+    Args:
+        losses: Of next tokens.
+        model: Its name.
+        dtype: As for `refuse_not_finite`.
+
+    Raises:
+        InputError: If there is any; it says what to do.
+    """
+    if not losses.isfinite().all():
+        raise InputError(
+            f"losses of {model} must be finite, and are not in {dtype}:"
+            f" {_ADVICE.get(dtype, 'use float32 or bfloat16')}"
+        )
 
 
 def refuse_not_finite(

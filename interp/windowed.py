@@ -32,6 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from interp.attention import attention_scores, causal_mask, hide, softmax
 from interp.errors import InputError, whole
+from interp.finite import refuse_losses_not_finite
 from interp.models import Model, attend_with, holding
 from interp.stream import streams
 
@@ -147,11 +148,7 @@ def losses(
     attending = attend_with(model.plain, NAME, _attend)
     with holding(_RUN, run), attending, torch.no_grad():
         found = torch.stack([_next_token_losses(model, row, run) for row in tokens])
-    if not found.isfinite().all():
-        raise InputError(
-            f"losses of {model.name} must be finite, and are not in {model.dtype_name}:"
-            " use float32 or bfloat16"
-        )
+    refuse_losses_not_finite(found, model.name, model.dtype_name)
     return found
 
 
@@ -223,7 +220,7 @@ def _attend(
         seen = cut.visible(length).to(query.device)
         mask = mask & (seen | rearrange(~cut_heads, "head -> head 1 1"))
     if cut is not None and run.twice:
-        if not torch.allclose(value[0], value[1], rtol=1e-3, atol=1e-5):
+        if not torch.allclose(value[0], value[1], rtol=1e-3, atol=1e-5, equal_nan=True):
             raise InputError(
                 "model must know positions by rotating queries and keys,"
                 f" got a {type(module).__name__} that reads them from the tokens"

@@ -16,7 +16,7 @@ from interp.heads import Head
 from interp.hooks import AttentionPatterns
 from interp.labels import LABELS, HeadLabel, classify_heads
 from interp.pages.kinds import LOOKS
-from interp.plots import legible, pattern_page, save_figure, score_mosaic, style
+from interp.plots import legible, pattern_page, save_figure, score_mosaic, style, texts
 from interp.table import HeadScan
 from interp.targets import NONE, TARGETS
 
@@ -472,3 +472,10 @@ def test_the_curve_of_accuracy_has_a_line_for_each_kind():
     assert any("99.5% of 300 labels" in text for text in texts_of(figure))
     with pytest.raises(InputError, match="records by strength, got none"):
         plots.accuracy_curve({})
+
+
+@pytest.mark.parametrize("width", [0.4, 0.5, 0.6, 0.8])
+def test_a_percent_sign_never_begins_a_line(width):
+    lines = texts.wrapped("with 95 % intervals over rows " * 9, width).splitlines()
+    assert len(lines) > 9
+    assert not [line for line in lines if line.startswith("%")]

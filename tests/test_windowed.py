@@ -181,3 +181,11 @@ def test_the_models_own_attention_is_back_also_after_a_failure(llama, rows):
     with pytest.raises(RuntimeError):
         losses(llama, rows, Cut(6), visit=fail)
     assert llama.plain.config._attn_implementation == own
+
+
+def test_weights_that_are_no_numbers_are_told_as_such():
+    loaded = tiny("llama")
+    with torch.no_grad():
+        loaded.model.layers[1].self_attn.v_proj.weight[0, 0] = float("nan")
+    with pytest.raises(interp.InputError, match=r"losses of .* not in float32: weights or"):
+        check(interp.load_model(loaded), LENGTH)

@@ -1,5 +1,6 @@
 """Text from outside as labels: nothing lost, nothing executed; and how wide it is."""
 
+import re
 from functools import lru_cache
 
 from matplotlib.font_manager import FontProperties, findfont
@@ -44,9 +45,12 @@ def inches(text: str, size: float) -> float:
 
 
 def wrapped(text: str, width: float) -> str:
-    """Text of the usual size in lines of at most `width` inches, if no word is longer."""
+    """Text of the usual size in lines of at most `width` inches, if no word is longer.
+
+    A percent sign stays beside its number.
+    """
     lines = [""]
-    for word in text.split(" "):
+    for word in re.split(" (?!%)", text):
         line = f"{lines[-1]} {word}".lstrip(" ")
         lines[-1:] = [line] if inches(line, STYLE["font.size"]) <= width else [lines[-1], word]
     return "\n".join(lines)
