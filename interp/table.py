@@ -157,7 +157,8 @@ class HeadScan:
         """
         known = {label for labels in self.frame["labels"] for label in labels}
         words = [*WORDS, *([NEXT_TOKEN] if "next_token" in self.frame else [])]
-        if label not in known | set(words):
+        words += sorted(known - set(words))
+        if label not in words:
             raise InputError(f"label must be one of {', '.join(words)}, got {label!r}")
         rows = self.frame.loc[[label in labels for labels in self.frame["labels"]]]
         score = "induction" if label == ANTI_INDUCTION else label.replace(" ", "_")
