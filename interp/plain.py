@@ -14,6 +14,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.finite import refuse_not_finite
+from interp.memory import refuse_beyond
 from interp.models import Model, evaluating
 from interp.models.layers import attention_layers
 from interp.models.rows import segments_of
@@ -22,6 +23,9 @@ from interp.targets import NONE
 
 Stack = Literal["encoder", "decoder", "cross"]
 """Of an encoder-decoder: which attention is meant."""
+
+_COPIES = 3
+"""Of all patterns: as they are returned, in float32 without padding, and those that are kept."""
 
 Layers = tuple[Float[Tensor, "batch head query key"], ...]
 
@@ -44,8 +48,10 @@ def attention_of(
         segments: Which text each token belongs to (`token_type_ids`); all to one if left out.
 
     Raises:
-        InputError: If the model does not return attention, or some of it is not finite.
+        InputError: If the attention of all layers would not fit in memory (estimated before
+            anything is run), the model does not return any, or some of it is not finite.
     """
+    _refuse_too_many(model, tokens, decoder_tokens)
     own: Any = model.inner
     inputs = _masked(tokens, model, "")
     if segments is not None:
@@ -119,6 +125,22 @@ def plain_patterns(
     if stack == "cross":
         patterns.key_tokens, patterns.key_texts = tokens, _texts(model, tokens)
     return patterns
+
+
+def _refuse_too_many(
+    model: Model, tokens: Int[Tensor, "batch pos"], decoded: Int[Tensor, "batch query"] | None
+) -> None:
+    """Refuse what transformers would return, which is every layer's attention in every stack."""
+    rows, keys = tokens.shape
+    pairs = model.layers_of(None) * keys**2
+    if decoded is not None:
+        queries = decoded.shape[1]
+        pairs += model.layers_of("decoder") * queries * (queries + keys)
+    refuse_beyond(
+        "patterns",
+        4 * _COPIES * rows * model.n_heads * pairs,
+        "give fewer rows or tokens; fewer layers need no less, since all are returned together",
+    )
 
 
 def _stack(model: Model, stack: str | None, decoder_inputs: Any) -> Stack | None:

@@ -9,6 +9,7 @@ from test_two_directional import bert_tokenizer
 from tiny_models import scaled, tiny
 
 import interp
+from interp import memory
 
 CONFIGS = {
     "T5ForConditionalGeneration": lambda: transformers.T5Config(
@@ -150,6 +151,17 @@ def test_stacks_are_asked_for_by_name(t5):
 def test_a_model_of_one_stack_takes_no_stack():
     with pytest.raises(interp.InputError, match="stack and decoder_inputs must be left out"):
         interp.attention_patterns(tiny("gpt2"), IDS, stack="decoder")
+
+
+def test_every_stack_counts_where_memory_is_estimated(t5, monkeypatch):
+    """All are returned, whichever is asked for: 2 encoder layers, 3 decoder layers, 3 of both."""
+    both = 3 * 4 * 2 * 4 * (2 * 12**2 + 3 * 9**2 + 3 * 9 * 12)
+    for stack in ("decoder", "cross"):
+        monkeypatch.setattr(memory, "available", lambda: both - 1)
+        with pytest.raises(interp.InputError, match="patterns must fit in memory"):
+            interp.attention_patterns(t5, IDS, [0], stack=stack, **decoder_for(stack))
+        monkeypatch.setattr(memory, "available", lambda: both)
+        interp.attention_patterns(t5, IDS, [0], stack=stack, **decoder_for(stack))
 
 
 def test_cross_attention_is_never_scored(t5):

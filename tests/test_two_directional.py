@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 import interp
+from interp import hooks, memory
 from interp.models.direction import direction
 from interp.patterns import AttentionPatterns
 from interp.report import report
@@ -278,6 +279,21 @@ def test_what_needs_a_causal_model_says_so():
     bridge = build_bridge_from_module(own, "BertForMaskedLM", hf_config=own.config, model_name="b")
     with pytest.raises(interp.InputError, match="model must be causal where it comes as a bridge"):
         interp.load_model(bridge)
+
+
+def test_what_memory_has_no_room_for_is_refused_before_an_encoder_is_run(monkeypatch):
+    model = interp.load_model(encoder())
+    ids = [[CLS, *range(10, 40), SEP]] * 50
+    monkeypatch.setattr(model.inner, "forward", lambda *_, **__: pytest.fail("it was run"))
+    room = 3 * 4 * 2 * 50 * 4 * 32**2
+    monkeypatch.setattr(memory, "available", lambda: room - 1)
+    with pytest.raises(interp.InputError, match="patterns must fit in memory, got 0"):
+        interp.attention_patterns(model, ids)
+    with pytest.raises(interp.InputError, match="patterns must fit in memory, got 0"):
+        hooks.run(model, torch.tensor(ids), lambda *_: None)
+    monkeypatch.undo()
+    monkeypatch.setattr(memory, "available", lambda: room)
+    assert interp.attention_patterns(model, ids).shape == (2, 50, 4, 32, 32)
 
 
 def test_a_bert_made_a_decoder_is_causal():
