@@ -101,6 +101,13 @@ def test_a_dragged_score_changes_its_own_row_as_in_python(show):
     assert shown == f"{after['pattern'][1, 0]:.2f}"
 
 
+@pytest.mark.parametrize("up", [1200, -1200])
+def test_a_score_is_dragged_no_further_than_its_weight_can_show(show, up):
+    page = show()
+    drag(page, "1,0", up=up)
+    assert check_scores(page)["scores"][1, 0] == (20 if up > 0 else -20)
+
+
 def test_the_causal_mask_hides_what_comes_later_and_hidden_cells_stay(show):
     page = show()
     page.check("#scores input[data-name='causal mask']")
@@ -281,6 +288,31 @@ def test_the_theme_is_the_systems_until_another_is_chosen(show, scheme):
     other = "dark" if scheme == "light" else "light"
     page.select_option("#theme", other)
     assert ground() == other
+
+
+CONTRAST = """() => {
+  const cell = document.querySelector("td.weight");
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const luminance = (colour) => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((c) =>
+      c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const style = getComputedStyle(cell);
+  return Array.from({ length: 101 }, (_, i) => {
+    cell.style.setProperty("--w", i / 100);
+    const both = [style.backgroundColor, style.color].map(luminance);
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+  });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_number_in_a_cell_can_be_read_on_every_weight(show, scheme):
+    """At least 4.5 to 1, as WCAG 2.2 asks of text of this size (success criterion 1.4.3)."""
+    assert min(show(color_scheme=scheme).evaluate(CONTRAST)) >= 4.5
 
 
 def test_a_phone_scrolls_one_way_only_and_a_finger_drags_a_cell(show):

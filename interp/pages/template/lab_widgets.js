@@ -23,8 +23,8 @@ const number = (x, digits = 2) => {
 const LOOKS = {
   plain() {},
   weight(cell, w) {
-    cell.style.background = `color-mix(in oklab, var(--full) ${100 * Math.min(Math.abs(w), 1)}%, var(--card))`;
-    cell.style.color = Math.abs(w) > 0.56 ? "var(--card)" : "var(--ink)";
+    cell.classList.add("weight");
+    cell.style.setProperty("--w", Math.min(Math.abs(w), 1));
   },
   score(cell, s) {
     const side = s < 0 ? "var(--focus)" : "var(--accent)";
@@ -35,7 +35,10 @@ const LOOKS = {
 };
 
 // A matrix with words at its sides. Arrow keys go from cell to cell; where it can be changed,
-// + and - change a cell, and so does dragging it up or down.
+// + and - change a cell, and so does dragging it up or down, from -MOST to MOST: beyond that
+// a weight is 0 or 1 to every digit that is shown.
+const MOST = 20;
+
 function matrix(host, { name, rows, columns = rows, look = "weight", small = false, digits = 2, choose, change }) {
   const table = make("table", "", { className: `matrix${small ? " small" : ""}${change ? " editable" : ""}` });
   table.setAttribute("role", "grid");
@@ -67,6 +70,8 @@ function matrix(host, { name, rows, columns = rows, look = "weight", small = fal
   });
   host.append(table);
 
+  const set = (i, j, value) => change(i, j, Math.min(Math.max(Math.round(10 * value) / 10, -MOST), MOST));
+
   function press(event, i, j) {
     const step = { "+": 0.1, "=": 0.1, "-": -0.1 }[event.key];
     const to = {
@@ -78,7 +83,7 @@ function matrix(host, { name, rows, columns = rows, look = "weight", small = fal
       End: [i, columns.length - 1],
     }[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (change && step && values[i][j] !== -Infinity) change(i, j, Math.round((values[i][j] + step) * 10) / 10);
+    if (change && step && values[i][j] !== -Infinity) set(i, j, values[i][j] + step);
     else if (to) cells[to[0]]?.[to[1]]?.focus();
     else return;
     event.preventDefault();
@@ -92,7 +97,7 @@ function matrix(host, { name, rows, columns = rows, look = "weight", small = fal
       cell.setPointerCapture(event.pointerId);
     });
     cell.addEventListener("pointermove", (event) => {
-      if (from) change(i, j, Math.round(10 * (from.value + (from.y - event.clientY) / 40)) / 10);
+      if (from) set(i, j, from.value + (from.y - event.clientY) / 40);
     });
     for (const end of ["pointerup", "pointercancel"]) cell.addEventListener(end, () => (from = null));
   }
