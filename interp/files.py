@@ -19,7 +19,8 @@ except ImportError:  # Windows: nothing is held there, and nothing of a killed r
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
-_SCRATCH = ".interp-partial-"
+_SCRATCH, _READY = ".interp-partial-", ".interp-ready-"
+"""What the scratch folder is called until all its files are written, and while they move."""
 
 
 @contextmanager
@@ -28,10 +29,11 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
     Where `folder` is new, the scratch folder becomes it, in one step. Where it is there
     already it stays, and each file moves in one step and replaces its namesake: a process
-    that is killed between two of these leaves whole files, some new and some old. Two
-    processes may write into one folder: the files of one move before any of the other's.
-    If the block raises or is interrupted, `folder` is as it was before; what a killed
-    process has left is cleared by the next that works in the same place.
+    that is killed between two of these leaves whole files, some new and some old, and the
+    next that works in the same place moves the others first. Two processes may write into
+    one folder: the files of one move before any of the other's.
+    If the block raises or is interrupted, `folder` is as it was before; what a process that
+    was killed in the block has left is cleared by the next that works in the same place.
 
     Raises:
         InputError: If `folder` cannot be made or written to.
@@ -88,7 +90,7 @@ def _lock(descriptor: int, wait: bool) -> bool | None:
 def _scratch(folder: Path, new: bool) -> Iterator[Path]:
     """An empty folder, beside `folder` if that is new, else in it.
 
-    The folder around it is held as long as this process lives, which tells others so.
+    It is held as long as this process lives, which tells others so.
     """
     home = folder.parent if new else folder
     around = home / f"{_SCRATCH}{token_hex(8)}"
@@ -100,35 +102,52 @@ def _scratch(folder: Path, new: bool) -> Iterator[Path]:
             with held(home, wait=True):  # Nobody clears what is made but not held yet.
                 _clear(home)
                 around.mkdir()
-                alive.callback(shutil.rmtree, around, ignore_errors=True)
                 alive.enter_context(held(around))
-            (around / "files").mkdir()
+                for name in (around, _when_ready(around)):
+                    alive.callback(_settle, name)
         except OSError as error:
             raise InputError(f"folder must be writable, got {folder}: {error.strerror}") from None
-        yield around / "files"
+        yield around
 
 
 def _clear(home: Path) -> None:
-    """Remove the scratch folders of processes that are gone."""
-    for left in home.glob(f"{_SCRATCH}*"):
+    """Settle the scratch folders of processes that are gone."""
+    for left in (*home.glob(f"{_READY}*"), *home.glob(f"{_SCRATCH}*")):
         with held(left) as alone:
             if alone:
-                shutil.rmtree(left, ignore_errors=True)
+                _settle(left)
+
+
+def _when_ready(around: Path) -> Path:
+    return around.with_name(around.name.replace(_SCRATCH, _READY))
+
+
+def _settle(around: Path) -> None:
+    """Move files that are ready to where they belong, and remove their scratch folder."""
+    if around.name.startswith(_READY) and around.is_dir() and not around.is_symlink():
+        for entry in sorted(around.iterdir()):
+            if not (around.parent / entry.name).is_dir():
+                entry.replace(around.parent / entry.name)
+    shutil.rmtree(around, ignore_errors=True)
 
 
 def _move(scratch: Path, folder: Path, new: bool) -> None:
     if new:
-        with suppress(OSError):  # Another process has made the folder meanwhile.
+        with suppress(OSError):
             scratch.rename(folder)
             return
-    entries = sorted(scratch.iterdir())
-    for entry in entries:
+        with _scratch(folder, new=False) as inside:  # Another process has made it meanwhile.
+            for entry in scratch.iterdir():
+                entry.rename(inside / entry.name)
+            _move(inside, folder, new=False)
+        return
+    for entry in sorted(scratch.iterdir()):
         if entry.is_file() and (folder / entry.name).is_dir():
             raise InputError(f"{folder / entry.name} must be a file, got a folder of that name")
     with held(folder, wait=True):
-        for entry in entries:
-            if not (folder / entry.name).is_dir():
-                entry.replace(folder / entry.name)
+        _clear(folder)  # Whoever was killed on the way came first.
+        scratch.rename(_when_ready(scratch))
+        _settle(_when_ready(scratch))
 
 
 def utf8(name: str) -> str:

@@ -1,3 +1,4 @@
+import json
 import re
 import subprocess
 import sys
@@ -172,6 +173,84 @@ def test_a_killed_process_leaves_no_file_and_the_next_clears_what_it_left(tmp_pa
     assert contents(tmp_path) == {"out/a.txt": "whole"}
     assert listing(tmp_path) == ["out"]
     assert listing(out) == ["a.txt"]
+
+
+STOPPED = """
+import json, os, signal, sys
+from pathlib import Path
+from interp.files import staged
+
+def write(out, names):
+    with staged(out) as scratch:
+        for name in names:
+            (scratch / f"{name}.txt").write_text("new")
+
+def stop(event, _):
+    global steps
+    steps -= event.startswith(("open", "os.", "shutil.", "fcntl."))
+    if steps == 0:
+        steps = -1
+        os.kill(os.getpid(), number)
+
+def found(home):
+    return {str(file.relative_to(home)): file.read_text() for file in home.rglob("*.txt")}
+
+number, new = signal.Signals[sys.argv[2]], sys.argv[3] == "new"
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+status, number_of_steps = 1, 0
+while status:
+    number_of_steps += 1
+    home = Path(sys.argv[1], str(number_of_steps))
+    home.mkdir()
+    if not new:
+        (home / "out").mkdir()
+        for name in "abcz":
+            (home / "out" / f"{name}.txt").write_text("old")
+    if (child := os.fork()) == 0:
+        steps = number_of_steps
+        sys.addaudithook(stop)
+        try:
+            write(home / "out", "abc")
+        except SystemExit:
+            os._exit(1)
+        steps = -1
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    after = found(home)
+    write(home / "out", "d")
+    print(json.dumps([after, found(home), os.listdir(home) + os.listdir(home / "out")]))
+"""
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["new folder", "folder that is there"])
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM"])
+def test_at_whatever_step_a_process_is_stopped_its_files_come_together(tmp_path, signal, new):
+    command = [sys.executable, "-c", STOPPED, str(tmp_path), signal, "new" if new else "there"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    before = {} if new else {f"out/{name}.txt": "old" for name in "abcz"}
+    whole = {**before, **{f"out/{name}.txt": "new" for name in "abc"}}
+    then = []
+    for after, at_last, listed in map(json.loads, told.splitlines()):
+        ours = {name: text for name, text in after.items() if ".interp-" not in name}
+        assert set(ours.values()) <= {"old", "new"}
+        assert signal == "SIGKILL" or ours in (before, whole)
+        assert at_last.pop("out/d.txt") == "new"
+        assert at_last in (before, whole)
+        assert sorted(listed) == sorted(["out", "d.txt", *(Path(name).name for name in at_last)])
+        then.append(at_last == whole)
+    assert then == sorted(then)
+    assert 0 < sum(then) < len(then)
+
+
+def test_the_rest_of_a_killed_process_is_never_taken_from_elsewhere(tmp_path):
+    theirs, out = tmp_path / "theirs", tmp_path / "out"
+    theirs.mkdir()
+    write(theirs, secret="kept")
+    out.mkdir()
+    (out / ".interp-ready-0").symlink_to(theirs)
+    with staged(out) as scratch:
+        write(scratch, a="1")
+    assert contents(tmp_path) == {"theirs/secret.txt": "kept", "out/a.txt": "1"}
 
 
 def test_what_somebody_is_still_writing_is_not_cleared(tmp_path):
