@@ -20,7 +20,9 @@ except ImportError:  # Windows: nothing is held there, and nothing of a killed r
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 _SCRATCH, _READY = ".interp-partial-", ".interp-ready-"
-"""What the scratch folder is called until all its files are written, and while they move."""
+"""What the folder around is called until all files are written, and while they move."""
+
+_FILES = "files"
 
 
 @contextmanager
@@ -90,7 +92,7 @@ def _lock(descriptor: int, wait: bool) -> bool | None:
 def _scratch(folder: Path, new: bool) -> Iterator[Path]:
     """An empty folder, beside `folder` if that is new, else in it.
 
-    It is held as long as this process lives, which tells others so.
+    The folder around it is held as long as this process lives, which tells others so.
     """
     home = folder.parent if new else folder
     around = home / f"{_SCRATCH}{token_hex(8)}"
@@ -99,21 +101,26 @@ def _scratch(folder: Path, new: bool) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             if new:
                 folder.rmdir()
+            else:
+                with held(folder.parent) as alone:
+                    if alone:  # Who made the folder may have been killed as soon as it was there.
+                        _clear(folder.parent)
             with held(home, wait=True):  # Nobody clears what is made but not held yet.
                 _clear(home)
                 around.mkdir()
                 alive.enter_context(held(around))
                 for name in (around, _when_ready(around)):
                     alive.callback(_settle, name)
+            (around / _FILES).mkdir()
         except OSError as error:
             raise InputError(f"folder must be writable, got {folder}: {error.strerror}") from None
-        yield around
+        yield around / _FILES
 
 
 def _clear(home: Path) -> None:
     """Settle the scratch folders of processes that are gone."""
     for left in (*home.glob(f"{_READY}*"), *home.glob(f"{_SCRATCH}*")):
-        with held(left) as alone:
+        with held(left) as alone, suppress(OSError):  # What others left stops nobody.
             if alone:
                 _settle(left)
 
@@ -124,8 +131,10 @@ def _when_ready(around: Path) -> Path:
 
 def _settle(around: Path) -> None:
     """Move files that are ready to where they belong, and remove their scratch folder."""
-    if around.name.startswith(_READY) and around.is_dir() and not around.is_symlink():
-        for entry in sorted(around.iterdir()):
+    files = around / _FILES
+    linked = around.is_symlink() or files.is_symlink()  # Such are not made here.
+    if around.name.startswith(_READY) and files.is_dir() and not linked:
+        for entry in sorted(files.iterdir()):
             if not (around.parent / entry.name).is_dir():
                 entry.replace(around.parent / entry.name)
     shutil.rmtree(around, ignore_errors=True)
@@ -146,8 +155,9 @@ def _move(scratch: Path, folder: Path, new: bool) -> None:
             raise InputError(f"{folder / entry.name} must be a file, got a folder of that name")
     with held(folder, wait=True):
         _clear(folder)  # Whoever was killed on the way came first.
-        scratch.rename(_when_ready(scratch))
-        _settle(_when_ready(scratch))
+        ready = _when_ready(scratch.parent)
+        scratch.parent.rename(ready)
+        _settle(ready)
 
 
 def utf8(name: str) -> str:

@@ -246,11 +246,34 @@ def test_the_rest_of_a_killed_process_is_never_taken_from_elsewhere(tmp_path):
     theirs, out = tmp_path / "theirs", tmp_path / "out"
     theirs.mkdir()
     write(theirs, secret="kept")
-    out.mkdir()
-    (out / ".interp-ready-0").symlink_to(theirs)
+    (out / ".interp-ready-0").mkdir(parents=True)
+    (out / ".interp-ready-0" / "files").symlink_to(theirs)
     with staged(out) as scratch:
         write(scratch, a="1")
-    assert contents(tmp_path) == {"theirs/secret.txt": "kept", "out/a.txt": "1"}
+    assert contents(theirs) == {"secret.txt": "kept"}
+    assert (out / "a.txt").read_text() == "1"
+
+
+def test_what_a_killed_process_was_about_to_move_goes_before_what_was_written_since(tmp_path):
+    with staged(tmp_path) as scratch:
+        write(scratch, a="since")
+        left = tmp_path / ".interp-ready-0" / "files"
+        left.mkdir(parents=True)
+        write(left, a="killed", b="killed")
+    with staged(tmp_path):
+        pass
+    assert contents(tmp_path) == {"a.txt": "since", "b.txt": "killed"}
+
+
+def test_files_can_be_written_in_one_step_within_another(tmp_path):
+    with staged(tmp_path / "out") as scratch:
+        for name in "ab":
+            with staged(scratch) as inner:
+                write(inner, **{name: "1"})
+        with staged(scratch / "below") as inner:
+            write(inner, c="1")
+    assert contents(tmp_path / "out") == {"a.txt": "1", "b.txt": "1", "below/c.txt": "1"}
+    assert listing(tmp_path) == ["out"]
 
 
 def test_what_somebody_is_still_writing_is_not_cleared(tmp_path):
