@@ -19,7 +19,7 @@ from torch import Generator
 from interp.errors import InputError, whole, whole_seed
 from interp.labels import LABELS, MIXED, HeadLabel, classify_heads, excess, to_spare
 from interp.planted import KINDS, NEAR_MISSES, ROLES, STRIPES, Planted, draw_rows, plant, truth
-from interp.scores import Thresholds
+from interp.scores import Thresholds, as_thresholds
 from interp.targets import TARGETS
 
 GRID = tuple(step / 100 for step in range(10, 91))
@@ -118,7 +118,7 @@ def measure_accuracy(
             a number is not a whole one.
     """
     heads, seed = whole("heads", heads, least=FEWEST), whole_seed(seed)
-    thresholds = thresholds or Thresholds()
+    thresholds = as_thresholds(thresholds)
     luck = Generator().manual_seed(seed)
     at_each = islice(cycle(KINDS), heads // 2 // len(STRENGTHS))
     plans = [

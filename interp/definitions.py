@@ -128,10 +128,10 @@ def check_names(names: Collection[str], argument: str = "names") -> None:
         InputError: If a name is not known; `argument` is what the caller calls them.
     """
     listed = ", ".join(DEFINITIONS)
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Collection):
         raise InputError(f"{argument} must be a list of names among {listed}, got {names!r}")
     for name in names:
-        if name not in DEFINITIONS:
+        if not isinstance(name, str) or name not in DEFINITIONS:
             raise InputError(f"{argument} must be among {listed}, got {name!r}")
 
 

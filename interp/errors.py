@@ -42,6 +42,17 @@ def whole(name: str, value: Any, *, least: int | None = None, most: int | None =
     return number
 
 
+def truth(name: str, value: Any) -> bool:
+    """`value`, if it is True or False.
+
+    Raises:
+        InputError: If it is not: a text such as "no" would count as True.
+    """
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is a finite number that a float can hold, and no bool."""
     try:

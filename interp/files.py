@@ -19,6 +19,8 @@ except ImportError:  # Windows: nothing is held there, and nothing of a killed r
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
+_NAMES = (errno.ENAMETOOLONG, errno.EILSEQ)
+
 _SCRATCH, _READY = ".interp-partial-", ".interp-ready-"
 """What the folder around is called until all files are written, and while they move."""
 
@@ -55,6 +57,9 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
                 parent.rmdir()
         if isinstance(error, OSError) and error.errno in _FULL:
             raise InputError(f"{folder} must have room: {error.strerror}") from None
+        if isinstance(error, OSError) and error.errno in _NAMES:
+            name = Path(str(error.filename)).name[:80]
+            raise InputError(f"name must be one that {folder} can have, got {name!r}") from None
         raise
 
 

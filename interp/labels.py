@@ -12,7 +12,7 @@ which is 0 for an even head, 1 for a perfect one, and never above the score itse
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +21,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.arrays import take
-from interp.errors import InputError
+from interp.errors import InputError, truth, whole
 from interp.heads import Head
 from interp.patterns import as_numbers, as_special, check_pattern
-from interp.scores import LayerScores, Thresholds, ask, score_layer, targets_of
+from interp.scores import (
+    LayerScores,
+    Thresholds,
+    as_thresholds,
+    ask,
+    score_layer,
+    targets_of,
+)
 from interp.targets import KINDS, NONE, TARGETS, earlier_copies, first_token, ordinary, rules
 
 MIXED = "mixed"
@@ -124,7 +131,8 @@ def classify_heads(
     Raises:
         InputError: If shapes disagree, a real query's row holds NaN, has negative entries,
             looks ahead (unless `causal` is False) or does not sum to 1 (with `learned_sinks`:
-            to no more), or the patterns are those of one text's attention to another.
+            to no more), the patterns are those of one text's attention to another, or another
+            argument is not what it must be.
 
     Example:
         >>> tokens = [0, 11, 12, 13, 14, 15, 16, 17, 18, 19]
@@ -139,21 +147,17 @@ def classify_heads(
             "patterns must be a text's attention to itself, got cross-attention: its keys are"
             " another text's, and no kind of head is defined there"
         )
-    learned_sinks = taken.learned_sinks if learned_sinks is None else learned_sinks
-    causal = taken.causal if causal is None else causal
+    learned_sinks = truth(
+        "learned_sinks", taken.learned_sinks if learned_sinks is None else learned_sinks
+    )
+    causal = truth("causal", taken.causal if causal is None else causal)
     special = as_special(taken.special if special is None else special)
     ids, stack, texts = taken.tokens, taken.arrays, taken.texts
     numbers = as_numbers(taken.numbers if layers is None else layers)
     if len(numbers) != len(stack):
         raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
-    windows = [None] * len(stack) if windows is None else windows
-    if len(windows) != len(stack):
-        raise InputError(
-            f"windows must have one entry for each of {len(stack)} layers, got {len(windows)}"
-        )
-    if any(window is not None and window < 1 for window in windows):
-        raise InputError(f"windows must be at least 1, or None for no limit, got {list(windows)}")
-    thresholds = thresholds or Thresholds()
+    windows = as_windows(windows, len(stack))
+    thresholds = as_thresholds(thresholds)
 
     labels = []
     for layer, pattern, window in zip(numbers, stack, windows, strict=True):
@@ -180,6 +184,25 @@ def classify_heads(
         if texts is None or not special
         else [with_sink_named(v, ids, texts, special) for v in labels]
     )
+
+
+def as_windows(windows: Any, number: int) -> list[int | None]:
+    """How far back each of `number` layers may look; all they like if `windows` is None.
+
+    Raises:
+        InputError: If there is not one entry for each layer, in order, or one is neither None nor
+            a whole number from 1 up.
+    """
+    if windows is None:
+        return [None] * number
+    if isinstance(windows, str | Mapping | Set) or not isinstance(windows, Iterable):
+        raise InputError(f"windows must be a list of one entry a layer, got {windows!r}")
+    listed = list(windows)
+    if len(listed) != number:
+        raise InputError(
+            f"windows must have one entry for each of {number} layers, got {len(listed)}"
+        )
+    return [None if one is None else whole("windows", one, least=1) for one in listed]
 
 
 def with_sink_named(
@@ -238,7 +261,11 @@ def label_heads(
         induction_effect: Interval of the effect on the right next token's logit; a head is
             `anti-induction` if all of it is so far below 0 as the threshold says.
         largest_effect: The largest such effect of any head of the model, up or down.
+
+    Raises:
+        InputError: If `thresholds` are none.
     """
+    thresholds = as_thresholds(thresholds)
     nulls = nulls or {}
     kinds = [kind for kind in KINDS if kind in scores.tallies]
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}

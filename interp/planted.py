@@ -23,7 +23,7 @@ from torch import Generator, Tensor
 from interp import tokens as probes
 from interp.errors import InputError
 from interp.labels import LABELS, MIXED
-from interp.scores import Thresholds
+from interp.scores import Thresholds, as_thresholds
 from interp.targets import TARGETS
 
 WIDE = 32
@@ -293,7 +293,7 @@ def plant(
         raise InputError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
     if not 0 <= strength <= 1:
         raise InputError(f"strength must be in [0, 1], got {strength}")
-    thresholds = thresholds or Thresholds()
+    thresholds = as_thresholds(thresholds)
     part = ROLES[role]
     column = _draw_column(rows, part, generator)
     places = part.places(rows, column, generator).float()

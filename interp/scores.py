@@ -6,13 +6,15 @@ every layer (`score_layer`).
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
 
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, whole
 from interp.mass import Attention, FromPattern, Tally, visible_keys
 from interp.sinks import halves, sink_columns, spaced
 from interp.targets import KINDS, NONE, first_token, ordinary, positions, rules
@@ -39,6 +41,10 @@ class Thresholds:
             than the first token a sink (see `interp.sinks.sink_columns`).
         sink_queries: How many later queries it takes to call a column a sink.
         min_queries: How many counted queries it takes to say anything about a kind.
+
+    Raises:
+        InputError: If a share is no number in (0, 1], or a number of positions or queries no
+            whole one from 1 up.
     """
 
     induction: float = 0.4
@@ -56,11 +62,28 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         for name in (*KINDS, "sink_column", "anti_induction"):
-            if not 0 < getattr(self, name) <= 1:
-                raise InputError(f"{name} must be in (0, 1], got {getattr(self, name)}")
+            value = getattr(self, name)
+            number = issubclass(type(value), Real) and not isinstance(value, bool)
+            if not number or not 0 < value <= 1:
+                raise InputError(f"{name} must be in (0, 1], got {value!r}")
+            object.__setattr__(self, name, float(value))  # Of numpy too: records keep it.
         for name in ("window_width", "sink_queries", "min_queries"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+            object.__setattr__(self, name, whole(name, getattr(self, name), least=1))
+
+
+def as_thresholds(thresholds: Any) -> Thresholds:
+    """`thresholds`, or `Thresholds()` for None.
+
+    Raises:
+        InputError: If it is anything else.
+    """
+    if thresholds is None:
+        return Thresholds()
+    if not isinstance(thresholds, Thresholds):
+        raise InputError(
+            f"thresholds must be interp.Thresholds(...), got {type(thresholds).__name__}"
+        )
+    return thresholds
 
 
 @dataclass(frozen=True)

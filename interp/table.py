@@ -1,27 +1,37 @@
 """One model's table of heads: a `HeadScan`, and its files."""
 
-import json
 import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from interp.contents import as_path, content_of, shown
+from interp.definitions import DEFINITIONS
 from interp.errors import InputError
 from interp.files import staged
+from interp.formats import FORMATS, TEXT, Format
 from interp.heads import Head
-from interp.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN, HeadLabel
+from interp.labels import (
+    ANTI_INDUCTION,
+    FORCED_WINDOW,
+    LABELS,
+    MIXED,
+    NEXT_TOKEN,
+    NOT_ENOUGH,
+    HeadLabel,
+)
+from interp.pages.visible import prose
 from interp.patterns import MOST_LAYERS
-from interp.scores import STATISTICS
+from interp.scores import STATISTICS, VALUE_WEIGHTED
 from interp.targets import KINDS, TARGETS
-from interp.told import check_told
-
-SCHEMA_VERSION = 1
+from interp.told import check_told, is_text
 
 DEFINED = "as_"
 """Beginning of the columns with a score as somebody else defines it."""
@@ -56,7 +66,8 @@ class HeadScan:
     - `<kind>_low`, `<kind>_high`: ends of the score's bootstrap 95 % interval over rows.
     - `<kind>_spread`: standard deviation of the score over rows, and so over periods.
     - `<kind>_null`, `<kind>_null_99`: mean and 99 % quantile over rows of the score where there
-      is nothing to find; a label needs more than the latter.
+      is nothing to find; a label needs more than the latter. For a local window and a sink,
+      where one key may be drawn for several, they can be above 1.
     - `margin`: what the label has to spare of excess, or of score above the null if that is
       nearer; below 0 what `mixed` lacks.
     - `text_<kind>`, `text_<kind>_chance`: score and chance on natural text.
@@ -86,17 +97,42 @@ class HeadScan:
         others: Sequence[dict[str, float]] | None = None,
         made_by: dict[str, Any] | None = None,
     ) -> "HeadScan":
-        """A table of `verdicts`, such as `classify_heads` gives."""
-        records = [_record(verdict) for verdict in verdicts]
-        for record, other in zip(records, others or [], strict=False):
-            record.update(other)
+        """A table of `verdicts`, such as `classify_heads` gives.
+
+        Args:
+            verdicts: One for each head.
+            others: For each of them, further columns and their values.
+            made_by: What made them, in text, numbers, lists and objects.
+
+        Raises:
+            InputError: If they are no verdicts, or not one for each head, `others` are not one
+                for each, or a value is none that its column can hold.
+        """
+        listed = list(verdicts) if isinstance(verdicts, Iterable) else []
+        if not listed or not all(isinstance(verdict, HeadLabel) for verdict in listed):
+            raise InputError(
+                "verdicts must be one HeadLabel for each head, such as classify_heads gives, got"
+                f" {' '.join(repr(verdicts).split())[:80]}"
+            )
+        more = [{}] * len(listed) if others is None else others
+        if not (
+            isinstance(more, Sequence)
+            and len(more) == len(listed)
+            and all(isinstance(other, Mapping) for other in more)
+        ):
+            raise InputError(
+                f"others must be one dict for each of {len(listed)} heads, got"
+                f" {' '.join(repr(more).split())[:80]}"
+            )
+        if not isinstance(made_by, dict | None):
+            raise InputError(f"made_by must be a dict, got {type(made_by).__name__}")
+        records = [{**_record(one), **other} for one, other in zip(listed, more, strict=True)]
         return cls(_typed(pd.DataFrame.from_records(records)), made_by or {})
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{number} {label}" for label, number in self.summary().items())
-        return (
-            f"HeadScan({self.made_by.get('model', 'patterns')}: {len(self.frame)} heads: {counts})"
-        )
+        name = prose(str(self.made_by.get("model", "patterns")))
+        return f"HeadScan({name}: {len(self.frame)} heads: {counts})"
 
     def _repr_html_(self) -> str:
         """In a notebook: heads by label and the strongest with their evidence."""
@@ -183,35 +219,44 @@ class HeadScan:
         Parquet and JSON carry `made_by` too; the CSV keeps six decimals.
 
         Raises:
-            InputError: If the ending is none of these, or the folder cannot be written to.
+            InputError: If the ending is none of these, the folder cannot be written to, or the
+                table or `made_by` is none that `load` would take: then nothing is written.
         """
-        path = Path(path)
-        write = _FORMATS.get(path.suffix, (None, None))[0]
-        if write is None:
-            raise InputError(f"path must end in {', '.join(_FORMATS)}, got {path.name}")
+        path, form = _format(path)
+        frame = _typed(self.frame)
+        made_by = check_told(self.made_by, _places(frame))
         with staged(path.parent) as scratch:
-            write(self, scratch / path.name)
+            form.write(frame, made_by, scratch / path.name)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "HeadScan":
         """Read what `save` wrote.
 
         Raises:
-            InputError: If there is no such file, or it is not a table of heads.
+            InputError: If there is no such file, or it is no table of heads: a column or a part
+                of `made_by` is absent, of another kind, beyond its range or at odds with another.
         """
-        path = Path(path)
-        read = _FORMATS.get(path.suffix, (None, None))[1]
-        if read is None:
-            raise InputError(f"path must end in {', '.join(_FORMATS)}, got {path.name}")
+        path, form = _format(path)
+        content = content_of(path)
         try:
-            frame, made_by = read(path)
-            return cls(_typed(frame), check_told(made_by))
-        except FileNotFoundError:
-            raise InputError(f"path must be a file that is there, got {path}") from None
+            frame, made_by = form.read(content)
+            frame = _typed(frame)
+            return cls(frame, check_told(made_by, _places(frame)))
+        except InputError as error:
+            told = str(error)
+        # What a damaged file can set off is not for the readers of pandas to say: all of it.
         except Exception as error:
-            raise InputError(
-                f"{path} must be a table of heads, got: {str(error).splitlines()[0]}"
-            ) from error
+            why = " ".join(str(error).split())[:80]
+            told = f"it is no whole {path.suffix} file, got {type(error).__name__} {why}"
+        raise InputError(f"{shown(path)} must be a table of heads: {told}")
+
+
+def _format(path: Any) -> tuple[Path, Format]:
+    """The path, and by its ending what is to be written there or read from it."""
+    path = as_path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"path must end in {', '.join(FORMATS)}, got {shown(Path(path.name))}")
+    return path, FORMATS[path.suffix.lower()]
 
 
 def _record(verdict: HeadLabel) -> dict[str, Any]:
@@ -247,85 +292,160 @@ _COLUMNS = [
     "duplicate_token",
     "current_token",
 ]
-_TEXT = ("name", "label", "not_measured", "sink_at")
 _WHOLE = ("layer", "head", "sink_position", "window")
 
+_SHARE, _UP, _ANY = (0.0, 1.0), (0.0, inf), (-inf, inf)
 
-def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with one type per column; missing is missing, never NaN."""
-    if absent := [
-        c for c in ("layer", "head", "name", "label", "labels", *_COLUMNS) if c not in frame
-    ]:
-        raise InputError(f"table must have the columns {', '.join(absent)}")
-    frame = frame.copy()
+_DRAWN = [f"{kind}_null{end}" for kind in ("local_window", "sink") for end in ("", "_99")]
+"""Nulls of several keys a query, drawn evenly: one that is drawn twice counts twice, and the sum
+can be more than 1."""
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "layer": (0, MOST_LAYERS - 1),
+    "head": (0, MOST_LAYERS - 1),
+    **{
+        column.replace("<kind>", kind): _SHARE
+        for kind in KINDS
+        for column in (
+            *("<kind>", "<kind>_chance", "<kind>_low", "<kind>_high", "<kind>_spread"),
+            *("<kind>_null", "<kind>_null_99", "text_<kind>", "text_<kind>_chance"),
+        )
+    },
+    f"text_{VALUE_WEIGHTED}": _SHARE,
+    "margin": (-inf, 1.0),
+    "ov_copying": (-1.0, 1.0),
+    **dict.fromkeys(_DRAWN, _UP),
+    **dict.fromkeys(STATISTICS, _UP),
+    "sink_position": _UP,
+    "window": (1, inf),
+    **{f"{DEFINED}{name}": definition.range for name, definition in DEFINITIONS.items()},
+}
+"""The least and the greatest number in each column; what is not here holds any finite one."""
+
+_DISTANCE = re.compile(rf"{AT_DISTANCE}[1-9][0-9]{{0,8}}")
+
+_SLACK = 0.01
+"""How far beyond its range a number may be that is not whole: attention in a narrow number format
+sums to 1 within 1 %, and `interp.patterns.check_pattern` takes it."""
+
+_RANK = {kind.replace("_", " "): float(rank) for rank, kind in enumerate(KINDS)}
+_RANK |= {ANTI_INDUCTION: _RANK["induction"], FORCED_WINDOW: _RANK["local window"] + 0.5}
+"""Place of every label that can stand beside others, the most specific first."""
+
+_SHOWN_BY = {label: (label.replace(" ", "_"),) for label in _RANK}
+_SHOWN_BY |= {ANTI_INDUCTION: ("induction",), FORCED_WINDOW: ("window", "local_window")}
+"""The columns of which a head with a label must have one."""
+
+
+def _typed(frame: Any) -> pd.DataFrame:
+    """The table with one type per column; missing is missing, never NaN.
+
+    Raises:
+        InputError: If a column, a value or a label is none that a scan can have.
+    """
+    if not isinstance(frame, pd.DataFrame):
+        raise InputError(f"frame must be a pandas table, got {type(frame).__name__}")
     if frame.empty:
         raise InputError("table must hold at least one head, got none")
+    if not frame.columns.is_unique or not all(map(is_text, frame.columns)):
+        raise InputError("columns must have names of their own")
+    scores = [*_COLUMNS, *(["next_token"] if "next_token" in frame else [])]
+    needed = ["layer", "head", "name", "label", "labels", *scores]
+    needed += [f"{kind}_chance" for kind in scores]
+    if absent := [column for column in needed if column not in frame]:
+        raise InputError(f"table must have the columns {', '.join(absent)}")
+    frame = frame.copy()
     for column in frame.columns:
-        if column == "labels":
-            split = [x.split(";") if isinstance(x, str) else list(x) for x in frame[column]]
-            if not all(isinstance(label, str) for labels in split for label in labels):
-                raise InputError("labels must be words")
-            frame[column] = pd.Series(split, index=frame.index, dtype=object)
-        elif column in _TEXT:
-            frame[column] = frame[column].astype("string").fillna("")
-        else:
-            kind = "Int64" if column in _WHOLE else "Float64"
-            try:
-                with np.errstate(invalid="ignore"):  # What no whole number can hold is refused.
-                    frame[column] = pd.Series(pd.to_numeric(frame[column]), dtype=kind)
-            except (TypeError, ValueError):
-                raise InputError(f"column {column} must hold numbers") from None
-    heads = [f"L{layer}H{head}" for layer, head in zip(frame["layer"], frame["head"])]
+        typed = _lists if column == "labels" else _texts if column in TEXT else _numbers
+        frame[column] = typed(frame[column], column)
+    heads = [str(Head(*place)) for place in _places(frame)]
     if heads != frame["name"].tolist() or len(set(heads)) < len(heads):
         raise InputError("table must have one row per head, its name made of layer and head")
-    places = frame[["layer", "head"]].to_numpy(int)
-    if places.min() < 0 or places.max() >= MOST_LAYERS:
-        raise InputError(f"layers and heads must be from 0 to {MOST_LAYERS - 1}")
-    scores = frame[[kind for kind in KINDS if kind in frame]].to_numpy(float, na_value=0)
-    if scores.min() < 0 or scores.max() > 1 + 1e-4:
-        raise InputError(f"scores must be from 0 to 1, got {scores.min()} to {scores.max()}")
+    _check_intervals(frame)
+    _check_labels(frame)
     return frame
 
 
-def _write_csv(scan: HeadScan, path: Path) -> None:
-    frame = scan.frame.assign(labels=[";".join(labels) for labels in scan.frame["labels"]])
-    frame.to_csv(path, index=False, float_format="%.6f", encoding="utf-8", lineterminator="\n")
+def _places(frame: pd.DataFrame) -> list[tuple[int, int]]:
+    """Layer and head of each row."""
+    return list(zip(frame["layer"].tolist(), frame["head"].tolist(), strict=True))
 
 
-def _read_csv(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    return pd.read_csv(path, encoding="utf-8"), {}
+def _lists(values: pd.Series, column: str) -> pd.Series:
+    """Labels as lists, whether they were one text or several."""
+    split = [one.split(";") if isinstance(one, str) else one for one in values]
+    if not all(isinstance(one, list | tuple | np.ndarray) and len(one) for one in split) or not all(
+        is_text(label) for labels in split for label in labels
+    ):
+        raise InputError(f"{column} must be words, one at least for each head")
+    return pd.Series([list(labels) for labels in split], index=values.index, dtype=object)
 
 
-def _write_parquet(scan: HeadScan, path: Path) -> None:
-    frame = scan.frame.copy()
-    frame.attrs = {"schema_version": SCHEMA_VERSION, "made_by": scan.made_by}
-    path.write_bytes(frame.to_parquet(index=False))  # Arrow itself takes UTF-8 names alone.
+def _texts(values: pd.Series, column: str) -> pd.Series:
+    """Text, empty where it is missing."""
+    if not all(is_text(one) for one in values.dropna()):
+        raise InputError(f"column {column} must hold text")
+    return values.astype("string").fillna("")
 
 
-def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    frame = pd.read_parquet(BytesIO(path.read_bytes()))
-    made_by = frame.attrs.pop("made_by", {})
-    frame.attrs.clear()
-    return frame, made_by
+def _numbers(values: pd.Series, column: str) -> pd.Series:
+    """Numbers within the range of their column."""
+    name, whole = repr(column)[1:-1][:80], column in _WHOLE
+    try:
+        if not all(_is_number(one) for one in values.dropna().tolist()):
+            raise TypeError
+        with np.errstate(invalid="ignore"):  # What no whole number can hold is refused.
+            found = pd.Series(pd.to_numeric(values), dtype="Int64" if whole else "Float64")
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"column {name} must hold {'whole ' if whole else ''}numbers") from None
+    if column in ("layer", "head") and found.isna().any():
+        raise InputError(f"column {name} must hold a number for each head")
+    if column.startswith(AT_DISTANCE) and not _DISTANCE.fullmatch(column):
+        raise InputError(f"column must be named {AT_DISTANCE} and a distance, got {name}")
+    least, most = _SHARE if column.startswith(AT_DISTANCE) else _RANGES.get(column, _ANY)
+    numbers, slack = found.dropna().to_numpy(float), 0 if whole else _SLACK
+    within = np.isfinite(numbers) & (numbers >= least - slack) & (numbers <= most + slack)
+    if not within.all():
+        ends = [f"from {least:g}"] if least > -inf else []
+        ends += [f"to {most:g}"] if most < inf else []
+        rule = " ".join(ends) or "finite"
+        raise InputError(f"column {name} must be {rule}, got {numbers[~within][0]:g}")
+    return found
 
 
-def _write_json(scan: HeadScan, path: Path) -> None:
-    rows = scan.frame.astype(object).where(scan.frame.notna(), None).to_dict("records")
-    content = {"schema_version": SCHEMA_VERSION, "made_by": scan.made_by, "heads": rows}
-    path.write_text(
-        json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def _read_json(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f"schema_version must be {SCHEMA_VERSION}")
-    return pd.DataFrame.from_records(content["heads"]), content["made_by"]
+def _check_intervals(frame: pd.DataFrame) -> None:
+    """Refuse an interval that has one end alone, or its ends the wrong way round."""
+    for low in (column for column in frame.columns if column.endswith("_low")):
+        high = f"{low.removesuffix('_low')}_high"
+        if high not in frame or bool((frame[low].isna() != frame[high].isna()).any()):
+            raise InputError(f"columns {low} and {high} must be there or missing together")
+        if bool((frame[low] > frame[high]).any()):
+            raise InputError(f"column {low} must be at most {high}, got more")
 
 
-_FORMATS = {
-    ".csv": (_write_csv, _read_csv),
-    ".parquet": (_write_parquet, _read_parquet),
-    ".json": (_write_json, _read_json),
-}
+def _check_labels(frame: pd.DataFrame) -> None:
+    """Refuse labels that no scan gives, in another order than theirs, or without a score."""
+    columns = [column for column in (*KINDS, "window") if column in frame]
+    for row in frame.reindex(columns=["name", "label", "labels", *columns]).to_dict("records"):
+        name, label, labels = row["name"], row["label"], row["labels"]
+        there = {column for column in columns if not pd.isna(row[column])}
+        got = f"got {', '.join(labels)[:80]!r} for {name}"
+        if label != labels[0]:
+            raise InputError(f"label must be the first of labels, got {label[:80]!r} for {name}")
+        if labels in ([MIXED], [NOT_ENOUGH]):
+            if (labels == [MIXED]) != bool(there & {*KINDS}):
+                rule = f"{MIXED} where there are scores, {NOT_ENOUGH} where there are none"
+                raise InputError(f"label must be {rule}, {got}")
+            continue
+        ranks = [_RANK.get(label, -1.0) for label in labels]
+        if -1.0 in ranks:
+            raise InputError(f"labels must be among {', '.join(_RANK)}, or one alone, {got}")
+        if ranks != sorted(set(ranks)):
+            raise InputError(f"labels must be listed once, the most specific first, {got}")
+        for label in labels:
+            if there.isdisjoint(_SHOWN_BY[label]):
+                raise InputError(f"label must have a score in {_SHOWN_BY[label][0]}, {got}")

@@ -23,6 +23,7 @@ PURE = {
     "circuits.rotary",
     "circuits.training",
     "composition",
+    "contents",
     "costs",
     "definitions",
     "designed",
@@ -62,7 +63,16 @@ DOORS = {
     "PIL": {"pages.sheet"},
     "typer": {"command"},
     "rich": {"command", "report"},
-    "pandas": {"edges", "plots", "prompts", "published", "report", "sensitivity", "table"},
+    "pandas": {
+        "edges",
+        "formats",
+        "plots",
+        "prompts",
+        "published",
+        "report",
+        "sensitivity",
+        "table",
+    },
 }
 
 

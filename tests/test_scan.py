@@ -328,9 +328,16 @@ def test_a_model_that_looks_ahead_without_being_known_for_it_is_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda frame: frame.assign(layer=[-1, 0, 0]), "name made of layer and head"),
+        (
+            lambda frame: frame.assign(layer=[-1, 0, 0]),
+            "column layer must be from 0 to 999, got -1",
+        ),
+        (lambda frame: frame.assign(layer=[1, 0, 0]), "name made of layer and head"),
         (lambda frame: pd.concat([frame, frame]), "one row per head"),
-        (lambda frame: frame.assign(sink=[0.1, 7.0, 0.2]), "scores must be from 0 to 1"),
+        (
+            lambda frame: frame.assign(sink=[0.1, 7.0, 0.2]),
+            "column sink must be from 0 to 1, got 7",
+        ),
         (lambda frame: frame.assign(sink=["a", "b", "c"]), "column sink must hold numbers"),
         (lambda frame: frame.iloc[:0], "at least one head"),
     ],

@@ -307,7 +307,7 @@ def test_a_table_edited_by_hand_is_refused_or_a_table(scan, tmp_path):
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        (("heads", 0, "induction"), 1.5, "scores must be from 0 to 1"),
+        (("heads", 0, "induction"), 1.5, "column induction must be from 0 to 1, got 1.5"),
         (("heads", 0, "layer"), 7, "its name made of layer and head"),
         (("heads", 0, "labels"), [1], "labels must be words"),
         (("made_by", "scored_on"), "all", "made_by must have scored_on as a scan writes it"),

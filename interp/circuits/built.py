@@ -55,7 +55,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from interp.circuits.codes import alike, sharpness_to_look_back, token_words, twist
-from interp.errors import InputError, is_number
+from interp.errors import InputError, is_number, truth
 from interp.heads import Head
 
 MASS = 0.9999
@@ -101,8 +101,7 @@ class Parts:
                 from 0 to 1.
         """
         for name, value in (("previous", previous), ("match", match)):
-            if not isinstance(value, bool):
-                raise InputError(f"{name} must be True or False, got {value!r}")
+            truth(name, value)
         for name, value in (("blur", blur), ("wrong_copy", wrong_copy)):
             if not is_number(value) or not 0 <= value <= 1:
                 raise InputError(f"{name} must be from 0 to 1, got {value!r}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from interp.contents import without_twins
 from interp.errors import InputError
 
 _BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "I16": 2}
@@ -103,7 +104,7 @@ def _tensors(path: Path, rounded: bool) -> list[dict[str, Any]]:
         size = int.from_bytes(file.read(8), "little")
         try:
             header = json.loads(
-                file.read(min(size, actual, _LONGEST)), object_pairs_hook=_without_twins
+                file.read(min(size, actual, _LONGEST)), object_pairs_hook=without_twins
             )
             header.pop("__metadata__", None)
             places = sorted(_place(entry) for entry in header.values())
@@ -140,10 +141,3 @@ def _place(entry: Mapping[str, Any]) -> tuple[int, int]:
     if stop - start != math.prod(shape) * _BYTES[entry["dtype"]]:
         raise InputError("a shape does not fit its place")
     return start, stop
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise InputError("a name is there twice")
-    return found
