@@ -300,7 +300,7 @@ def _made_by(
         "model": model.name,
         "revision": model.revision,
         "dtype": model.dtype_name,
-        "device": model.device.type,
+        **model.on_device,
         "bos": model.bos,
         **options,
         "decided_by": f"{MEASURES[0]}, {options['methods'][0]}",

@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from interp.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN
+from interp.pages.visible import prose
 from interp.table import AT_DISTANCE, EFFECT, WORDS, HeadScan
 
 
@@ -16,8 +17,14 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
     """The summary, the `top` strongest heads of each kind, and what was run.
 
     Yields:
-        What rich prints, from top to bottom. Plain text where there is no terminal.
+        What rich prints, from top to bottom. Plain text where there is no terminal. Names may be
+        anyone's: what has no shape in them, and could steer a terminal, is there by its number.
     """
+    for part in _parts(scan, top):
+        yield prose(part) if isinstance(part, str) else part
+
+
+def _parts(scan: HeadScan, top: int) -> Iterator[Table | str]:
     model = scan.made_by.get("model", "attention patterns")
     yield f"{model}: {len(scan.frame)} heads by their most specific label"
     yield _summary(scan)
@@ -52,7 +59,7 @@ def _summary(scan: HeadScan) -> Table:
     for label in dict.fromkeys([*WORDS, *counts]):
         having = sum(label in labels for labels in scan.frame["labels"])
         number = counts.get(label, 0)
-        table.add_row(label, str(number), str(having - number or "-"))
+        table.add_row(prose(label), str(number), str(having - number or "-"))
     return table
 
 
@@ -74,7 +81,7 @@ def _strongest(scan: HeadScan, top: int) -> Table:
                 _figure(row.get(f"{kind}_null_99", pd.NA)),
                 _figure(row.get(f"text_{kind}", pd.NA)),
                 _signed(row.get(EFFECT, pd.NA)) if kind == "induction" else "-",
-                ", ".join(other for other in row["labels"] if other != label),
+                ", ".join(prose(other) for other in row["labels"] if other != label),
                 end_section=number == len(rows) - 1,
             )
     return table
@@ -126,7 +133,12 @@ def _notes(scan: HeadScan) -> Iterator[str]:
         places = Counter(place for place in scan.frame["sink_at"].tolist() if place)
         told = (f"{place} in {_counted(heads, 'head')}" for place, heads in places.items())
         yield f"sinks rest on {', '.join(told)}"
-    yield f"with {bos}; seed {made_by['seed']}; {made_by['dtype']} on {made_by['device']}"
+    device = made_by["device"]
+    if device != "cpu":
+        off = made_by.get("off_cpu")
+        told = "not compared with" if off is None else f"attention up to {off:.2g} off"
+        device += f" ({told} the CPU's)"
+    yield f"with {bos}; seed {made_by['seed']}; {made_by['dtype']} on {device}"
     yield "sink is scored before the first repeat, the other kinds after it"
 
 

@@ -321,7 +321,7 @@ def _made_by(model: Model, scan: HeadScan, text: probes.Probe, **options: int) -
         "model": model.name,
         "revision": model.revision,
         "dtype": model.dtype_name,
-        "device": model.device.type,
+        **model.on_device,
         "bos": model.bos,
         **options,
         "rows": len(text.tokens),

@@ -18,6 +18,7 @@ from interp import fetch
 from interp.errors import InputError
 from interp.files import staged
 from interp.memory import refuse_beyond
+from interp.models.beside_cpu import off_cpu
 from interp.models.direction import class_for, direction
 from interp.models.gguf_header import check_gguf
 from interp.models.kinds import open_empty_windows, windows
@@ -59,8 +60,9 @@ def load_model(
         dtype: Of weights and arithmetic, for a model loaded here: 16 bits are taken on the CPU
             too. Patterns, and all that is computed from them, are float32 in any case.
         device: `auto` is the CUDA device if there is one, else the CPU. `mps` is taken only if
-            it is named: its numbers have been wrong without an error, so compare the patterns
-            of a prompt with those of `cpu` once.
+            it is named: its numbers have been wrong without an error. On any device but the CPU,
+            attention on a few tokens is held against the CPU's, a warning tells of a difference,
+            and records have the largest as `off_cpu`.
         revision: Of a hub id.
 
     Raises:
@@ -269,7 +271,8 @@ def bridged(
         config = text_config(model)
         # A width is how far such a model looks either way, the query not counted.
         widths = (w and w + 1 for w in windows(config, int(config.num_hidden_layers)))
-        return Model(None, model, tokenizer, name, revision, tuple(widths), way)
+        off = off_cpu(model, name)
+        return Model(None, model, tokenizer, name, revision, tuple(widths), way, off)
     if model.config.model_type == "falcon" and model.config.alibi:
         # Its eager form adds the bias to the mask and to the scores; its fused form once.
         raise InputError(
@@ -306,7 +309,8 @@ def _opened(
     if not any(hook.endswith("attn.hook_pattern") for hook in bridge.hook_dict):
         raise InputError(f"model must have attention, got {name}, which has none")
     widths = windows(text_config(bridge.original_model), int(bridge.cfg.n_layers))
-    return Model(bridge, plain, tokenizer, name, revision, widths)
+    off = None if plain is None else off_cpu(plain, name)
+    return Model(bridge, plain, tokenizer, name, revision, widths, off_cpu=off)
 
 
 def _as_path(name: str) -> Path:

@@ -40,6 +40,8 @@ class Model:
         windows: For each layer how far back (or either way) it may look, the query included;
             None: no limit. Of an encoder-decoder, for the encoder's layers.
         direction: `causal`; `both ways`, as BERT; or `encoder-decoder`, as T5.
+        off_cpu: On another device than the CPU, the largest difference of an attention probability
+            from the CPU's, on a few tokens when it was loaded; None if they were not compared.
     """
 
     hooked: TransformerBridge | None
@@ -49,6 +51,7 @@ class Model:
     revision: str | None
     windows: tuple[int | None, ...]
     direction: Direction = "causal"
+    off_cpu: float | None = None
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers of {self.n_heads} heads"
@@ -105,6 +108,12 @@ class Model:
         """Where the weights are, or the CPU where each is fetched when it is used."""
         there = (weight.device for weight in self.inner.parameters() if not weight.is_meta)
         return next(there, torch.device("cpu"))
+
+    @property
+    def on_device(self) -> dict[str, Any]:
+        """For a record: the kind of `device`, and `off_cpu` where that is not the CPU."""
+        kind = self.device.type
+        return {"device": kind} if kind == "cpu" else {"device": kind, "off_cpu": self.off_cpu}
 
     @property
     def dtype_name(self) -> str:

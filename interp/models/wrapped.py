@@ -4,6 +4,7 @@ import copy
 import itertools
 from typing import Any
 
+import torch
 import transformers
 from torch import nn
 
@@ -14,10 +15,19 @@ _AROUND |= {"DistributedDataParallel": "module"}
 """Where wrappers that change nothing keep the model: `torch.compile`'s and those of training."""
 
 
-def twin(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
-    """A second model over the same weights."""
-    shared = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
-    return copy.deepcopy(model, shared)
+def twin(
+    model: transformers.PreTrainedModel, device: str | None = None
+) -> transformers.PreTrainedModel:
+    """A second model over the same weights, or over copies of them on another device."""
+    shared = itertools.chain(model.parameters(), model.buffers())
+    return copy.deepcopy(model, {id(t): t if device is None else _at(t, device) for t in shared})
+
+
+def _at(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    moved = tensor.detach().to(device)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(moved, tensor.requires_grad)
+    return moved
 
 
 def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
