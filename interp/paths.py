@@ -345,7 +345,7 @@ def _made_by(model: Model, probe: Probe, seed: int) -> dict[str, Any]:
         "model": model.name,
         "revision": model.revision,
         "dtype": model.dtype_name,
-        "device": model.device.type,
+        **model.on_device,
         "bos": model.bos,
         "seed": seed,
         "removed": "the source's own output, put to zero, without biases",

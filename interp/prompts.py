@@ -139,6 +139,7 @@ def score_prompts(
     rows = [_ids(model, prompt, number, bos) for number, prompt in enumerate(given)]
     how = method_for(model, method)
     made_by = _made_by(model, rows, how, thresholds)
+    beside = {**model.on_device, "file": source}
 
     def score(number: int) -> pd.DataFrame:
         if progress is not None:
@@ -147,7 +148,7 @@ def score_prompts(
 
     if folder is None:
         pieces = [score(number) for number in range(len(rows))]
-        return PromptScores(pd.concat(pieces, ignore_index=True), made_by | {"file": source})
+        return PromptScores(pd.concat(pieces, ignore_index=True), made_by | beside)
     done = 0
     try:
         with parts_of(Path(folder), made_by, restart=restart) as parts:
@@ -159,7 +160,7 @@ def score_prompts(
                         _write(score(number), scratch / part.name)
                 pieces.append(_part(part))
                 done += 1
-            found = PromptScores(pd.concat(pieces, ignore_index=True), made_by | {"file": source})
+            found = PromptScores(pd.concat(pieces, ignore_index=True), made_by | beside)
             found.save(folder)
     except KeyboardInterrupt:
         kept = f"{done} of {len(rows)} prompts are kept, and the same call goes on from there"

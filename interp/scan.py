@@ -509,7 +509,7 @@ def _made_by(
         "attention": list(model.kinds),
         "alibi_slopes": None if model.alibi_slopes is None else list(model.alibi_slopes),
         "dtype": model.dtype_name,
-        "device": model.device.type,
+        **model.on_device,
         "bos": bos,
         "bos_text": None if bos is None else model.texts_of(torch.tensor([bos]))[0],
         "special": sorted(model.special),
