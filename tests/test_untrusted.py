@@ -158,7 +158,7 @@ def test_a_part_of_the_weights_that_is_elsewhere_or_missing_is_refused(folder):
     [
         ("num_hidden_layers", 10**9, "more layers than there are tensors, got 1000000000 for 21"),
         ("num_labels", 10**9, "more layers than there are tensors"),
-        ("vocab_size", 10**12, "must fit in memory"),
+        ("vocab_size", 10**9, "must fit in memory"),
         ("intermediate_size", 10**6, "numbers that its settings ask for, got files with 31392"),
         ("intermediate_size", 48, "down_proj.weight of shape [32, 48] as its settings say"),
         ("hidden_size", "32", "could not be loaded"),
@@ -371,5 +371,5 @@ def test_settings_with_fewer_layers_than_the_file_are_refused(tmp_path):
 
 
 def test_a_window_below_0_is_refused():
-    with pytest.raises(interp.InputError, match="sliding_window must be None or at least 0"):
+    with pytest.raises(interp.InputError, match="sliding_window must be from 0"):
         interp.load_model(tiny("mistral", sliding_window=-1))

@@ -6,6 +6,7 @@ from pathlib import Path
 import transformers
 
 from interp.models.load import DEFAULT, FULL_NAME
+from interp.models.settings import check_settings
 from interp.models.switches import quiet
 
 
@@ -29,6 +30,7 @@ def context_of(model: str | os.PathLike[str]) -> int | None:
             config = transformers.AutoConfig.from_pretrained(
                 path, local_files_only=True, trust_remote_code=False
             )
+        check_settings(config.to_dict())
         return getattr(config.get_text_config(), "max_position_embeddings", None)
     except Exception:
         return None  # Settings that cannot be read are refused, with the reason, by loading.

@@ -1,5 +1,6 @@
 """In what way each layer of a model attends, from the model's own settings."""
 
+import logging
 from collections.abc import Collection
 from typing import Any
 
@@ -8,6 +9,8 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor as alibi
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor as alibi_of_mpt
 
 from interp.errors import InputError
+
+LOG = logging.getLogger("interp")
 
 _LOCAL = ("sliding_attention", "local")
 """What layers with a window are called in the settings."""
@@ -25,10 +28,7 @@ def _width(config: Any) -> int | None:
     """How wide the settings make a window; None and 0 are no window."""
     if getattr(config, "use_sliding_window", True) is False:
         return None
-    width = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
-    if width is not None and width < 0:
-        raise InputError(f"sliding_window must be None or at least 0, got {width}")
-    return width
+    return getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
 
 
 def windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
@@ -45,18 +45,40 @@ def windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
     return tuple(widths.get(name) for name in listed)
 
 
-def open_empty_windows(config: Any) -> None:
+def open_empty_windows(config: Any, name: str) -> None:
     """Let layers whose window has no width, or width 0, attend to all: in `config` itself.
 
     Transformers would show the queries of such a layer no key at all, or refuse to run.
+
+    Args:
+        config: The settings of the model, which are changed.
+        name: Of the model, for the warning that its settings are not taken as they stand.
+
+    Raises:
+        InputError: If a window of width 0 is in the weights' own tables (GPT-Neo).
     """
-    if getattr(config, "sliding_window", "no such setting") not in (None, 0):
+    if getattr(config, "window_size", None) == 0 and "local" in getattr(
+        config, "attention_layers", ()
+    ):
+        raise InputError(
+            f"window_size must be at least 1 where layers are local, got 0 in {name}:"
+            " their queries would see no key"
+        )
+    width = getattr(config, "sliding_window", "no such setting")
+    if width not in (None, 0):
         return
-    listed = getattr(config, "layer_types", None)
+    listed = getattr(config, "layer_types", None) or ()
+    if width == 0 or not set(_LOCAL).isdisjoint(listed):
+        LOG.warning(
+            "sliding_window is %s in the settings of %s: its layers are run, and read, without"
+            " a window, where transformers alone would show queries no key or fail",
+            width,
+            name,
+        )
     if not listed:
         config.sliding_window = None
         return
-    config.layer_types = ["full_attention" if name in _LOCAL else name for name in listed]
+    config.layer_types = ["full_attention" if kind in _LOCAL else kind for kind in listed]
     # Masks of both kinds may be made whether or not a layer needs them, and want a width.
     config.sliding_window = config.max_position_embeddings
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from interp.models.direction import class_for, direction
 from interp.models.gguf_header import check_gguf
 from interp.models.kinds import open_empty_windows, windows
 from interp.models.model import Model, text_config
+from interp.models.settings import beyond_vocabulary, check_settings
 from interp.models.switches import quiet
 from interp.models.weight_files import check_folder, own_code
 from interp.models.wrapped import twin, unwrapped
@@ -207,11 +209,23 @@ def _load(
     return model.to(device).eval(), tokenizer
 
 
+_NO_MODELS = "no model can be made of its settings"
+
+
 def _check_room(what: str, numbers: int | None, kind: Any, config: Any, dtype: torch.dtype) -> None:
     """Refuse, by its settings alone, a model that memory or the files have no room for."""
+    check_settings(config.to_dict())
     outlined = kind.from_config if hasattr(kind, "from_config") else kind._from_config
-    with torch.device("meta"):
-        outline = outlined(config, dtype=dtype)
+    try:
+        with torch.device("meta"):
+            outline = outlined(config, dtype=dtype)
+    except Exception as error:
+        told = config.get_text_config()
+        beyond = beyond_vocabulary(told, getattr(told, "vocab_size", None) or sys.maxsize)
+        also = f"; there is no id for {', '.join(beyond)}" if beyond else ""
+        raise InputError(
+            f"{what} could not be loaded: {_NO_MODELS}: {_told(error)}{also}"
+        ) from error
     needed = sum(t.nbytes for t in (*outline.parameters(), *outline.buffers()))
     refuse_beyond(f"the weights of {what}", needed, "name a smaller model, or a dtype of 16 bits")
     asked = sum(weight.numel() for weight in outline.parameters())
@@ -233,7 +247,7 @@ def _load_tokenizer(source: str | Path, where: dict[str, Any]) -> Any:
 
 def _reason(error: Exception, source: str | Path = "") -> str:
     """The first telling line of what transformers raised, and what to do about it."""
-    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
+    text = _escaped(error)
     if "trust_remote_code" in text:
         own = own_code(Path(source)) or "a Python file"
         return f"it needs code of its own ({own[:200]}), and such code is never run"
@@ -249,10 +263,20 @@ def _reason(error: Exception, source: str | Path = "") -> str:
             "it has no safetensors weights; pickled weights are never loaded,"
             " convert them to safetensors first"
         )
-    told = f"{type(error).__name__}: {' '.join(text.split())[:200]}"
+    if type(error).__name__.startswith("StrictDataclass"):
+        return f"{_NO_MODELS}: {text.splitlines()[-1].partition(': ')[2][:200]}"
+    told = _told(error)
     if isinstance(error, OSError | ValueError | KeyError | NotImplementedError | ImportError):
         return told.removeprefix("OSError: ").removeprefix("ValueError: ")
     return f"the file is damaged or of an unknown kind ({told})"
+
+
+def _escaped(error: Exception) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(_escaped(error).split())[:200]}"
 
 
 def bridged(
@@ -263,6 +287,7 @@ def bridged(
     One that is not causal is left as it is.
     """
     architecture = type(model).__name__
+    check_settings(model.config.to_dict())
     model.eval()
     model.set_attn_implementation("eager")
     model.config.architectures = [architecture]
@@ -279,7 +304,7 @@ def bridged(
             f"model must attend alike in all its forms, got {name}: transformers adds ALiBi's bias"
             " twice where Falcon's attention can be seen, and once where it cannot"
         )
-    open_empty_windows(text_config(model))
+    open_empty_windows(text_config(model), name)
     plain = twin(model)
     try:
         # Some adapters draw random numbers while they build.

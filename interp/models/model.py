@@ -1,5 +1,6 @@
 """A language model ready to be looked into, and the token ids that it is run on."""
 
+import logging
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,13 @@ from interp.errors import InputError
 from interp.models.direction import Direction, longest
 from interp.models.kinds import alibi_slopes, kinds
 from interp.models.rows import encoded, rows_of_ids, without_padding
+from interp.models.settings import beyond_vocabulary, special_ids
 from interp.targets import NONE
+
+LOG = logging.getLogger("interp")
 
 _BLANK = "\u2581"
 """How SentencePiece writes a blank."""
-
-_ENDS = ("bos", "eos", "pad", "cls", "sep")
-"""Special tokens that settings name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,17 @@ class Model:
     windows: tuple[int | None, ...]
     direction: Direction = "causal"
     off_cpu: float | None = None
+
+    def __post_init__(self) -> None:
+        named = (beyond_vocabulary(x, self._n_embeddings) for x in (self._config, self.tokenizer))
+        if beyond := list(dict.fromkeys(name for names in named for name in names)):
+            LOG.warning(
+                "%s has token ids from 0 to %d, and its settings or its tokenizer name others,"
+                " which are taken for none: %s",
+                self.name,
+                self._n_embeddings - 1,
+                ", ".join(beyond),
+            )
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers of {self.n_heads} heads"
@@ -135,20 +147,18 @@ class Model:
 
     def _known(self, named: Any, *ends: str) -> int | None:
         """The first of the named special tokens that there is, if the model knows it."""
-        ids = (getattr(named, f"{end}_token_id", None) for end in ends)
-        found = next((i for i in ids if i is not None), None)
-        return found if found is not None and found < self._n_embeddings else None
+        ids = dict(reversed(list(special_ids(named))))  # Of several, the first.
+        found = next((ids[name] for end in ends if (name := f"{end}_token_id") in ids), None)
+        return found if found is not None and 0 <= found < self._n_embeddings else None
 
     @cached_property
     def special(self) -> frozenset[int]:
-        """Ids that stand for no text: BOS, EOS, padding, chat markers and the like."""
+        """Ids of the model that stand for no text: BOS, EOS, padding, chat markers and the like."""
         if self.tokenizer is not None:
             listed = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
-            return frozenset(listed)
-        ends = [getattr(self._config, f"{end}_token_id", None) for end in _ENDS]
-        return frozenset(
-            i for end in ends for i in (end if isinstance(end, list) else [end]) if i is not None
-        )
+        else:
+            listed = {i for _, i in special_ids(self._config)}
+        return frozenset(i for i in listed if 0 <= i < self._n_embeddings)
 
     @cached_property
     def vocabulary(self) -> Int[Tensor, " id"]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from interp.contents import without_twins
 from interp.errors import InputError
+from interp.models.settings import check_settings
 
 _BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "I16": 2}
 _BYTES |= {"U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "F64": 8, "I64": 8}
@@ -35,7 +36,8 @@ def check_folder(folder: Path) -> int:
     Raises:
         InputError: In one line with the file's name: what is no file, is cut, lies about itself,
             has integers for weights without saying how they were rounded, names a part of the
-            weights that is not in the folder, or asks for more layers than there are tensors.
+            weights that is not in the folder, asks for more layers than there are tensors, or has
+            settings that no model has.
     """
     try:
         there = sorted(folder.iterdir())
@@ -47,6 +49,12 @@ def check_folder(folder: Path) -> int:
     if (folder / "adapter_config.json").exists():
         raise InputError(f"{folder} must be a whole model, got an adapter: merge it into its model")
     config = _read_json(folder / "config.json")
+    try:
+        check_settings(config if isinstance(config, dict) else {})
+    except InputError as error:
+        raise InputError(
+            f"{folder / 'config.json'} could not be loaded: {str(error)[:200]}"
+        ) from None
     rounded = isinstance(config, dict) and "quantization_config" in config
     index = _read_json(folder / "model.safetensors.index.json")
     parts = index.get("weight_map", {}) if isinstance(index, dict) else {}
