@@ -280,9 +280,14 @@ def saved(value: Any) -> Any:
 
 
 def _is_mapping(source: Any) -> bool:
-    """Whether arrays are asked for by name: an ActivationCache is no dict, and acts as one."""
+    """Whether arrays are asked for by name: an ActivationCache is no dict, and acts as one.
+
+    A column of a pandas table does so too, and is an array.
+    """
     return isinstance(source, Mapping) or (
-        hasattr(source, "keys") and hasattr(source, "__getitem__")
+        hasattr(source, "keys")
+        and hasattr(source, "__getitem__")
+        and getattr(source, "ndim", 0) != 1
     )
 
 

@@ -4,7 +4,6 @@ import html
 from typing import Any
 
 from interp.pages import webpage
-from interp.pages.visible import prose
 from interp.report import report
 from interp.table import HeadScan
 
@@ -26,7 +25,7 @@ def scan_view(scan: HeadScan) -> str:
     return webpage.fragment(
         "scan.html",
         tables="\n".join(tables),
-        lines="\n".join(f"<p>{_escaped(line)}</p>" for line in lines),
+        lines="\n".join(f"<p>{html.escape(line)}</p>" for line in lines),
     )
 
 
@@ -35,20 +34,18 @@ def _table(table: Any, caption: str) -> str:
     sides = [' class="right"' if column.justify == "right" else "" for column in table.columns]
     columns = [[*column.cells] for column in table.columns]
     head = "".join(
-        f'<th scope="col"{side}>{_escaped(str(column.header))}</th>'
+        f'<th scope="col"{side}>{html.escape(str(column.header))}</th>'
         for side, column in zip(sides, table.columns, strict=True)
     )
     body = "\n".join(
         "<tr>"
-        + "".join(f"<td{side}>{_escaped(cell)}</td>" for side, cell in zip(sides, row, strict=True))
+        + "".join(
+            f"<td{side}>{html.escape(cell)}</td>" for side, cell in zip(sides, row, strict=True)
+        )
         + "</tr>"
         for row in zip(*columns, strict=True)
     )
     return (
-        f"<table><caption>{_escaped(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<table><caption>{html.escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{body}\n</tbody></table>"
     )
-
-
-def _escaped(text: str) -> str:
-    return html.escape(prose(text)) if text else ""
