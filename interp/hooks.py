@@ -168,9 +168,9 @@ def _compare(model: Model) -> None:
     if model.plain is None or model in _COMPARED:
         return
     ids = model.vocabulary[: min(8, model.n_ctx)][None].to(model.device)
+    seen = _forward(model, ids, [], returns="logits").float()
     with torch.no_grad(), evaluating(model.plain):
         own = model.plain(ids).logits.float()
-    seen = _forward(model, ids, [], returns="logits").float()
     off = (seen[:, -1] - own[:, -1]).abs().max() / own.abs().max()
     if off.isfinite() and off >= (1e-3 if model.dtype_name == "float32" else 5e-2):
         LOG.warning(

@@ -16,7 +16,7 @@ import torch
 import transformers
 from families import HEAD, attention_of, own_patterns, planted, read, remade
 from scored import scored
-from tiny_models import CONFIGS, FURTHER, GROUPED, SIZES, SMALL, scaled, tiny
+from tiny_models import AROUND, CONFIGS, FURTHER, GROUPED, SIZES, tiny
 
 import interp
 from interp import memory, tokens
@@ -58,9 +58,6 @@ FAMILIES = {
     "t5": "T5, encoder",
 }
 
-AROUND = ("bert", "t5")
-"""Not causal: their attention is what transformers returns."""
-
 HYBRIDS = ("jamba", "lfm2", "granite", "qwen3next")
 UNHOOKED = ("granite",)
 """TransformerLens cannot run it: attention is streamed."""
@@ -71,25 +68,9 @@ IDS = torch.arange(3, 27)[None]
 THRESHOLDS = Thresholds()
 
 
-def small(family: str) -> transformers.PreTrainedModel:
-    if family not in AROUND:
-        return tiny(family)
-    sizes = {"vocab_size": 200, "num_layers": 2, "num_heads": 4, "d_model": 32, "d_kv": 8}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = (
-            transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, d_ff=64))
-            if family == "t5"
-            else transformers.BertForMaskedLM(
-                transformers.BertConfig(**SIZES, **SMALL, intermediate_size=64)
-            )
-        )
-    return scaled(model)
-
-
 @functools.cache
 def opened(family: str) -> interp.Model:
-    return interp.load_model(small(family))
+    return interp.load_model(tiny(family))
 
 
 def labels_of(model: interp.Model, ids: torch.Tensor = IDS) -> dict[Head, interp.HeadLabel]:
@@ -109,7 +90,7 @@ def patterns(family: str) -> None:
     """By hooks they are what the model itself says."""
     stack = "encoder" if family == "t5" else None
     found = interp.attention_patterns(opened(family), IDS, stack=stack)
-    own = torch.stack(own_patterns(small(family), IDS))
+    own = torch.stack(own_patterns(tiny(family), IDS))
     # The same float32 sums in another order.
     assert torch.allclose(found, own, atol=1e-5)
     # A weak oracle otherwise: near-uniform attention looks alike whatever is wrong.
@@ -129,7 +110,7 @@ def streaming(family: str) -> None:
         )
         raise interp.InputError(why)
     ids = tokens.repeated(model.vocabulary, rows=2, length=48, bos=1, seed=0).tokens
-    own = dict(zip(attention_layers(model, None), own_patterns(small(family), ids), strict=True))
+    own = dict(zip(attention_layers(model, None), own_patterns(tiny(family), ids), strict=True))
     seen = []
 
     def compare(layer: int, attention: object) -> None:
@@ -147,7 +128,7 @@ def streaming(family: str) -> None:
 
 def labels(family: str) -> None:
     """A head that looks at its own token gets that label, and nobody else in its layer does."""
-    model = small(family)
+    model = tiny(family)
     layer = attention_layers(opened(family), None)[0]
     verdicts = labels_of(interp.load_model(planted(model, layer)))
     named = [head for head, v in verdicts.items() if v.label == "current token"]

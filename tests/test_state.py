@@ -1,21 +1,26 @@
 """Whatever is called, and wherever it fails, the caller's model, tensors and settings stay."""
 
 import logging
-import random
 import subprocess
 import sys
+import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 import transformers
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from test_effects import a_scan, common_words
 from tiny_models import tiny
+from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import interp
@@ -32,7 +37,22 @@ from interp.sink_experiment import sink_experiment
 from interp.stream import stream, streams
 from interp.tokens import repeated
 
-FAMILIES = ["llama", "bloom"]  # One that is streamed, and one that is read by hooks.
+FAMILIES = {
+    "gpt2": "one fused weight for queries, keys and values",
+    "neo": "read by hooks alone, alternating windows",
+    "bloom": "ALiBi",
+    "llama": "grouped heads",
+    "mistral": "a window",
+    "gemma2": "soft-capped scores",
+    "gemma3": "mixed windows",
+    "gptoss": "learned sinks",
+    "lfm2": "layers without attention",
+    "bert": "both ways",
+    "t5": "encoder-decoder",
+}
+
+DTYPES = [torch.float32, torch.bfloat16] * 2
+"""The first example takes the first one, later ones mostly another."""
 
 
 class Stop(Exception):
@@ -41,7 +61,7 @@ class Stop(Exception):
 
 @dataclass(eq=False)
 class Case:
-    """A loaded model, opened, and tensors that a caller hands over again and again."""
+    """A loaded model, opened, and what a caller hands over again and again."""
 
     loaded: transformers.PreTrainedModel
     model: interp.Model
@@ -49,19 +69,26 @@ class Case:
     mask: torch.Tensor
     patterns: torch.Tensor
     scan: interp.HeadScan
-    logits: list[torch.Tensor] = field(default_factory=list)
+    table: pd.DataFrame
+    arrays: tuple[np.ndarray, ...]
 
 
-@cache
-def case(family: str) -> Case:
+def opened(family: str, dtype: torch.dtype) -> Case:
     """With modes, hooks and settings of the caller's own, so that a reset would be seen."""
-    loaded = tiny(family)
+    loaded = tiny(family).to(dtype)
     model = interp.load_model(loaded, common_words())
     ids = torch.tensor([[1, 5, 6, 7, 5, 6, 7, 5], [2, 2, 1, 9, 8, 9, 8, 9]])
     mask = (torch.arange(8) >= torch.tensor([[0], [2]])).long()
     encoding = {"input_ids": ids, "attention_mask": mask}
-    patterns = interp.attention_patterns(model, encoding)  # The bridge wires itself.
-    for module in (loaded, model.bridge, model.plain, model.inner):
+    stack = "encoder" if family == "t5" else None
+    # The bridge wires itself, and so does transformers where it returns attention.
+    patterns = interp.attention_patterns(model, encoding, stack=stack)
+    if stack is not None:
+        interp.attention_patterns(model, ids, stack="cross", decoder_inputs=ids)
+    arrays = patterns[:, :1].numpy().copy(), ids[:1].numpy().copy()
+    scan = a_scan(model)
+    made = Case(loaded, model, ids, mask, patterns, scan, scan.to_frame(), arrays)
+    for module in views(made):
         module.train()
         parts = list(module.modules())
         for part in parts[:: len(parts) // 3]:
@@ -69,54 +96,62 @@ def case(family: str) -> Case:
         parts[-1].register_forward_hook(lambda module, inputs, output: None)
     loaded.set_attn_implementation("sdpa" if loaded._supports_sdpa else "eager")
     next(loaded.parameters()).requires_grad_(False)
-    made = Case(loaded, model, ids, mask, patterns, a_scan(model))
-    made.logits = outputs(made)
     return made
 
 
 def views(case: Case) -> list[torch.nn.Module]:
     """The caller's model, the plain one, the bridge, and what it wraps, which is no part of it."""
-    return [case.loaded, case.model.plain, case.model.bridge, case.model.inner]
+    hooked = [] if case.model.hooked is None else [case.model.bridge, case.model.inner]
+    return [case.loaded, case.model.plain, *hooked]
 
 
 def modules_of(case: Case) -> list[torch.nn.Module]:
     return [*(part for model in views(case) for part in model.modules())]
 
 
-def hooks_on(module: torch.nn.Module) -> list[int]:
+def hooks_on(module: Any) -> list[tuple[int, ...]]:
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     own = ("fwd_hooks", "bwd_hooks")  # TransformerLens' hook points keep lists of their own.
-    return [len(getattr(module, name, None) or ()) for name in (*kinds, *own)]
+    held = [getattr(module, name, None) or () for name in (*kinds, *own)]
+    return [tuple(map(id, hooks.values() if isinstance(hooks, dict) else hooks)) for hooks in held]
 
 
 def state(case: Case) -> dict[str, Any]:
     """Everything that must be as it was; tensors by what they hold and how often they changed."""
     given = (case.ids, case.mask, case.patterns, case.patterns.tokens)
-    weights = [*case.loaded.parameters(), *case.loaded.buffers()]
+    weights = [w for view in views(case) for w in (*view.parameters(), *view.buffers())]
+    parts = modules_of(case)
+    configs = [view.config for view in (case.loaded, case.model.plain, case.model.inner)]
     kept = logging.getLogger("transformers").level, sys.stderr, list(warnings.filters)
     return {
-        "random of torch": torch.random.get_rng_state().tolist(),
+        "random numbers of torch": torch.random.get_rng_state().tolist(),
+        "random numbers of numpy": str(np.random.get_state()),  # noqa: NPY002
         "settings of torch": (torch.is_grad_enabled(), torch.get_default_dtype()),
         "settings of the libraries": kept,
-        "hooks": [hooks_on(module) for module in modules_of(case)],
-        "modes": [module.training for module in modules_of(case)],
-        "attention": [m.config._attn_implementation for m in (case.loaded, case.model.plain)],
-        "config": [m.config.to_dict() for m in (case.loaded, case.model.plain, case.model.inner)],
-        "weights": [
-            (w.data_ptr(), w.dtype, w.requires_grad, w._version, w.grad is None) for w in weights
-        ],
-        "same weights": [{p.data_ptr() for p in m.parameters()} for m in views(case)],
-        "tensors": [(t._version, t.dtype, t.tolist()) for t in given],
-        "table": case.scan.frame.to_csv(),
+        "hooks": [hooks_on(part) for part in parts],
+        "hooks of all modules": len(torch_module._global_forward_hooks),
+        "modes": [part.training for part in parts],
+        "attributes": [sorted(part.__dict__) for part in case.loaded.modules()],
+        "attention implementation": [config._attn_implementation for config in configs],
+        "settings of the model": [str(vars(config)) for config in configs],
+        "dtypes": [w.dtype for w in weights],
+        "weights": [(w.data_ptr(), w.requires_grad, w._version, w.grad is None) for w in weights],
+        "the caller's tensors": [(t._version, t.dtype, t.tolist()) for t in given],
+        "the caller's arrays": [(a.dtype, a.tolist()) for a in case.arrays],
+        "the caller's table": case.scan.frame.equals(case.table),
+        "logits": outputs(case),
     }
 
 
-def outputs(case: Case) -> list[torch.Tensor]:
+def outputs(case: Case) -> list[list[float]]:
     """Logits of each view of the model, with what is dropped out drawn alike each time."""
+    more = {"decoder_input_ids": case.ids[:1]} if case.model.direction == "encoder-decoder" else {}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        plain = [model(case.ids[:1]).logits for model in (case.loaded, case.model.plain)]
-        return [*plain, case.model.bridge(case.ids[:1])]
+        made = [model(case.ids[:1], **more).logits for model in (case.loaded, case.model.plain)]
+        if case.model.direction == "causal":
+            made.append(case.model.bridge(case.ids[:1]))
+    return [logits.flatten().tolist() for logits in made]
 
 
 def path(case: Case, progress: Callable[..., None]) -> None:
@@ -133,6 +168,7 @@ def ablation(case: Case, progress: Callable[..., None]) -> None:
 
 
 def cut(case: Case, progress: Callable[..., None]) -> None:
+    windowed.check(case.model, 8)
     windowed.losses(case.model, case.ids, windowed.Cut(4, kept=1), visit=progress)
 
 
@@ -172,19 +208,28 @@ CALLS: dict[str, Callable[[Case, Callable[..., None]], object]] = {
     "patterns of a loaded model": lambda case, progress: interp.attention_patterns(
         case.loaded, case.ids, layers=[1]
     ),
+    "patterns across": lambda case, progress: interp.attention_patterns(
+        case.model, case.ids, stack="cross", decoder_inputs=case.ids
+    ),
     "a layer that is not there": lambda case, progress: interp.attention_patterns(
         case.model, case.ids, layers=[9]
     ),
     "run": lambda case, progress: run(case.model, case.ids, progress),
-    "stream": lambda case, progress: stream(case.model, case.ids, progress),
-    "streams": lambda case, progress: streams(case.model),
+    "stream": lambda case, progress: streams(case.model) and stream(case.model, case.ids, progress),
     "scan": scanning(),
-    "scan by hooks": scanning(method="hooks", definitions=["stripe"]),
+    "scan by hooks": scanning(method="hooks", definitions=["stripe"], quick=True),
     "labels": lambda case, progress: interp.classify_heads(case.patterns),
+    "labels of arrays": lambda case, progress: interp.classify_heads(*case.arrays),
+    "arrays by name": lambda case, progress: interp.read_patterns(
+        {"layer1": case.arrays[0][1], "tokens": case.arrays[1]}
+    ),
     "labels of other tokens": lambda case, progress: interp.classify_heads(
         case.patterns, case.ids.flip(1) - 1
     ),
     "by definition": by_definition,
+    "prompts": lambda case, progress: interp.score_prompts(
+        case.model, case.ids.tolist(), progress=progress
+    ),
     "verify": verifying,
     "paths": path,
     "composition": lambda case, progress: interp.composition_scores(case.model),
@@ -202,7 +247,7 @@ CALLS: dict[str, Callable[[Case, Callable[..., None]], object]] = {
 class Interrupt(TorchDispatchMode):
     """Raises at one of torch's operations, wherever in the code that is."""
 
-    def __init__(self, at: int, error: type[BaseException]) -> None:
+    def __init__(self, at: int | None, error: type[BaseException]) -> None:
         super().__init__()
         self.at, self.error, self.count = at, error, 0
 
@@ -213,62 +258,103 @@ class Interrupt(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def tried(call: str, case: Case, progress: Callable[..., None]) -> type[BaseException] | None:
+class End(NamedTuple):
+    """How a call ends: at a share of its operations or of the model's modules, or by itself."""
+
+    where: str
+    share: float
+    after: int
+    error: type[BaseException]
+
+
+ENDS = st.builds(
+    End,
+    st.sampled_from(["by itself", *["operation"] * 4, *["module"] * 2, "progress"]),
+    st.integers(0, 99).map(lambda hundredths: hundredths / 100),
+    st.integers(0, 5),
+    st.sampled_from([Stop, KeyboardInterrupt, torch.OutOfMemoryError]),
+)
+
+OPERATIONS: Counter[tuple[str, str]] = Counter()
+"""How many of torch's operations a call makes that ends by itself."""
+
+
+def tried(call: str, case: Case, progress: Callable[..., None]) -> BaseException | None:
     """What the call raised: a caller's mistake, and what the test raised itself, or nothing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             CALLS[call](case, progress)
-    except (interp.InputError, NotImplementedError, Stop, KeyboardInterrupt) as error:
-        return type(error)
+    except (interp.InputError, Stop, KeyboardInterrupt, torch.OutOfMemoryError) as error:
+        return error
     return None
 
 
-@cache
-def operations(call: str, family: str) -> int:
-    with Interrupt(0, Stop) as counter:
-        tried(call, case(family), lambda *_: None)
-    return counter.count
+def line_of(error: BaseException | None) -> str:
+    """The innermost line of ours that an error went through."""
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    ours = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "/interp/" in f.filename]
+    return ours[-1] if ours else "no line of ours"
 
 
-@pytest.mark.parametrize("where", ["at an operation", "elsewhere"])
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("call", CALLS)
-def test_after_any_call_interrupted_anywhere_all_is_as_before(call, family, where):
-    here, draw = case(family), random.Random(f"{call} {family} {where}")
-    error = draw.choice([Stop, KeyboardInterrupt])
-    last = operations(call, family) if where == "at an operation" else 0
-    at, after, stopped = draw.randint(1, last) if last else 0, draw.randrange(6), []
+def ended(case: Case, call: str, end: End, before: dict[str, Any], name: str) -> dict[str, Any]:
+    """What there is after the call, which must be all that there was before it."""
+    stopped = []
 
     def stop(*_: Any) -> None:
-        stopped.append(where)
-        if len(stopped) > after:
-            raise error
+        stopped.append(end)
+        if len(stopped) > end.after:
+            raise end.error
 
-    progress, handle = (lambda *_: None), None
-    if where == "elsewhere" and draw.random() < 0.4:
-        progress = stop
-    elif where == "elsewhere":
-        handle = draw.choice(modules_of(here)).register_forward_hook(stop)
-    before = state(here)
-    with Interrupt(at, error):
-        raised = tried(call, here, progress)
-    now = state(here)
+    at = handle = None
+    if end.where == "operation":
+        at = 1 + int(end.share * (OPERATIONS[name, call] or 1000))
+    elif end.where == "module":
+        parts = modules_of(case)
+        handle = parts[int(end.share * len(parts))].register_forward_hook(stop)
+    with Interrupt(at, end.error) as interrupt:
+        raised = tried(call, case, stop if end.where == "progress" else lambda *_: None)
     if handle is not None:
         handle.remove()
-    assert [name for name in before if now[name] != before[name]] == []
-    assert all(map(torch.equal, outputs(here), here.logits))
-    if error is KeyboardInterrupt and (at or len(stopped) > after):
-        assert raised is KeyboardInterrupt
+    if end.where == "by itself":
+        OPERATIONS[name, call] = interrupt.count
+    now = state(case)
+    changed = [part for part in before if now[part] != before[part]]
+    place = f"{end.where} {at or len(stopped)}, {line_of(raised)}"
+    told = f"{call!r} of {name}, ended by {type(raised).__name__} at {place}"
+    assert not changed, f"{told}: {', '.join(changed)} not as before"
+    if end.error is KeyboardInterrupt and (interrupt.count == at or len(stopped) > end.after):
+        assert isinstance(raised, KeyboardInterrupt), f"{told}: an interrupt was swallowed"
+    return now
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(
+    max_examples=2,  # The first one has every call in order, each ending by itself.
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],  # To shrink and to explain one failure would take minutes.
+)
+@given(
+    calls=st.permutations(list(CALLS)),
+    ends=st.lists(ENDS, min_size=len(CALLS), max_size=len(CALLS)),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_after_any_call_interrupted_anywhere_all_is_as_before(family, calls, ends, dtype):
+    case = opened(family, dtype)
+    before = state(case)
+    for call, end in zip(calls, ends, strict=True):
+        before = ended(case, call, end, before, family)
 
 
 UNTYPED = """
 import random, sys
 import numpy, torch
 sys.path.insert(0, sys.argv[1])
-from test_state import CALLS, case, tried
+from test_state import CALLS, opened, tried
 
-here = case("gpt2")
+here = opened("gpt2", torch.float32)
 def states():
     return random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().tolist()
 for call in CALLS:

@@ -116,15 +116,26 @@ FURTHER = {
 }
 """More families; in the last four every other layer, from the first on, has no attention."""
 
+AROUND = {
+    "bert": lambda: transformers.BertConfig(**SIZES, **SMALL, intermediate_size=64),
+    "t5": lambda: transformers.T5Config(
+        vocab_size=200, num_layers=2, num_heads=4, d_model=32, d_kv=8, d_ff=64
+    ),
+}
+"""Not causal: their attention is what transformers returns."""
+
 
 def tiny(family: str, **changes: object) -> transformers.PreTrainedModel:
     """A small random model whose attention is far from uniform, in evaluation mode."""
-    config = {**CONFIGS, **FURTHER}[family]()
-    for name, value in {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, **changes}.items():
+    ends = {} if family in AROUND else {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+    config = {**CONFIGS, **FURTHER, **AROUND}[family]()
+    for name, value in {**ends, **changes}.items():
         setattr(config, name, value)
+    kinds = {"bert": transformers.BertForMaskedLM, "t5": transformers.T5ForConditionalGeneration}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        kind = kinds.get(family, transformers.AutoModelForCausalLM)
+        model = getattr(kind, "from_config", kind)(config)
     return scaled(model)
 
 
