@@ -291,7 +291,8 @@ def _readout(model: Model) -> Readout:
     Raises:
         InputError: If it is not, or the attention cannot be streamed.
     """
-    if model.plain is not None and not _logits(model).isfinite().all():
+    alone = model.plain is not None and model.direction == "causal"
+    if alone and not _logits(model).isfinite().all():
         raise InputError(
             f"model must give finite logits, got {model.name}: weights or activations are not"
             f" finite in {model.dtype_name}"
