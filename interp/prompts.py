@@ -19,7 +19,7 @@ from interp.files import staged, utf8, versions
 from interp.heads import Head
 from interp.parts import parts_of
 from interp.scan import Method, measure, method_for
-from interp.scores import LayerScores, Thresholds
+from interp.scores import LayerScores, Thresholds, as_thresholds
 from interp.targets import KINDS
 from interp.tokens import Probe
 
@@ -134,8 +134,8 @@ def score_prompts(
     from interp.models import load_model
 
     given, source = prompts_in(prompts)
+    thresholds = as_thresholds(thresholds)
     model = load_model(model)
-    thresholds = thresholds or Thresholds()
     rows = [_ids(model, prompt, number, bos) for number, prompt in enumerate(given)]
     how = method_for(model, method)
     made_by = _made_by(model, rows, how, thresholds)

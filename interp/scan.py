@@ -10,7 +10,7 @@ import torch
 from interp import evidence
 from interp import tokens as probes
 from interp.alibi import name_what_slopes_do
-from interp.errors import InputError, whole, whole_seed
+from interp.errors import InputError, truth, whole, whole_seed
 from interp.files import versions
 from interp.labels import label_heads, why_not_measured, with_sink_named
 from interp.mass import Attention, FromQK, Tally
@@ -20,6 +20,7 @@ from interp.scores import (
     LayerScores,
     Questions,
     Thresholds,
+    as_thresholds,
     ask,
     ask_elsewhere,
     score_layer,
@@ -98,14 +99,17 @@ def scan_heads(
 
     Raises:
         InputError: If the model cannot be loaded, its context or vocabulary is too small, a
-            number is not a whole one in its range, or a name is not known; also if
-            `definitions` or `hooks` are asked of a model that hooks cannot run, `definitions`
-            of one that is not causal, or the model is an encoder-decoder.
+            number is not a whole one in its range, an argument is of another kind, or a name is
+            not known; also if `definitions` or `hooks` are asked of a model that hooks cannot
+            run, `definitions` of one that is not causal, or the model is an encoder-decoder.
     """
     from interp.definitions import check_names
     from interp.models import load_model
 
     check_names(definitions, "definitions")
+    thresholds, quick = as_thresholds(thresholds), truth("quick", quick)
+    if progress is not None and not callable(progress):
+        raise InputError(f"progress must be a function of two numbers, got {progress!r}")
     rows, seed, bos = whole("rows", rows, least=1), whole_seed(seed), whole("bos", bos)
     length = None if length is None else whole("length", length)
     if bos not in (0, 1, 2):
@@ -121,7 +125,6 @@ def scan_heads(
         raise InputError(
             f"definitions must be of causal heads, got {model.name}, which looks ahead"
         )
-    thresholds = thresholds or Thresholds()
     how = method_for(model, method)
     length = min(LENGTH, model.n_ctx) if length is None else length
     made = _probes(model, rows, seed, length, bos)
