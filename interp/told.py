@@ -26,7 +26,6 @@ _KINDS: dict[str, Any] = {
     "dtype": str,
     "device": str,
     "off_cpu": (float, None),
-    "off_cpu": (float, None),
     "bos": (_ID, None),
     "bos_text": (str, None),
     "special": [_ID],
