@@ -51,6 +51,7 @@ def name_what_slopes_do(
     alone = float(share_within(slope, thresholds.window_width, seen).mean())
     if excess(alone, verdict.chance["local_window"]) < thresholds.local_window:
         return verdict
-    labels = tuple(FORCED_WINDOW if label == local else label for label in verdict.labels)
+    named = (FORCED_WINDOW if label == local else label for label in verdict.labels)
+    labels = tuple(dict.fromkeys(named))  # A window may have forced it too.
     margin = None if verdict.label == local else verdict.margin
     return replace(verdict, label=labels[0], labels=labels, margin=margin)

@@ -63,22 +63,27 @@ def parsed(content: bytes) -> Any:
 
     Raises:
         InputError: If it is no JSON in UTF-8, a name in an object is there twice, it is nested
-            too deeply, or it has numbers that are not finite or have thousands of digits.
+            too deeply, it has numbers that are not finite or have thousands of digits, or halves
+            of characters, which no file can hold.
     """
+    text = text_of(content)
     try:
-        return json.loads(
-            text_of(content), object_pairs_hook=without_twins, parse_constant=_no_number
-        )
+        found = json.loads(text, object_pairs_hook=without_twins, parse_constant=_no_number)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
         raise InputError(
             f"text must be JSON, got something else at line {error.lineno}, column {error.colno}"
         ) from None
     except RecursionError:
         raise InputError("JSON must be nested less deeply") from None
+    except UnicodeEncodeError:
+        raise InputError("text must be of whole characters, got half of one") from None
     except InputError:
         raise
     except ValueError:
         raise InputError("numbers must have fewer digits") from None
+    return found
 
 
 def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

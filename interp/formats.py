@@ -34,10 +34,17 @@ def _write_csv(frame: pd.DataFrame, _: dict[str, Any], path: Path) -> None:
 
 def _read_csv(content: bytes) -> tuple[pd.DataFrame, Any]:
     text = text_of(content)
-    # What stands there twice, pandas would give another name.
-    names = next(csv.reader(StringIO(text, newline="")), [])
+    if not text.endswith("\n"):
+        raise InputError("the last line must end in a line break, got none: it may be cut")
+    # Pandas would fill up a short line, and give a column another name that is there twice.
+    names, *lines = (line for line in csv.reader(StringIO(text, newline="")) if line)
     if twins := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f"columns must have names of their own, got {twins[0][:80]!r} twice")
+    for number, line in enumerate(lines):
+        if len(line) != len(names):
+            raise InputError(
+                f"each line must have {len(names)} values, got {len(line)} for head {number}"
+            )
     words: Any = dict.fromkeys(TEXT, str)
     return pd.read_csv(StringIO(text, newline=""), dtype=words), {}
 

@@ -300,7 +300,7 @@ _DRAWN = [f"{kind}_null{end}" for kind in ("local_window", "sink") for end in ("
 """Nulls of several keys a query, drawn evenly: one that is drawn twice counts twice, and the sum
 can be more than 1."""
 
-_RANGES: dict[str, tuple[float, float]] = {
+RANGES: dict[str, tuple[float, float]] = {
     "layer": (0, MOST_LAYERS - 1),
     "head": (0, MOST_LAYERS - 1),
     **{
@@ -402,7 +402,7 @@ def _numbers(values: pd.Series, column: str) -> pd.Series:
         raise InputError(f"column {name} must hold a number for each head")
     if column.startswith(AT_DISTANCE) and not _DISTANCE.fullmatch(column):
         raise InputError(f"column must be named {AT_DISTANCE} and a distance, got {name}")
-    least, most = _SHARE if column.startswith(AT_DISTANCE) else _RANGES.get(column, _ANY)
+    least, most = _SHARE if column.startswith(AT_DISTANCE) else RANGES.get(column, _ANY)
     numbers, slack = found.dropna().to_numpy(float), 0 if whole else _SLACK
     within = np.isfinite(numbers) & (numbers >= least - slack) & (numbers <= most + slack)
     if not within.all():

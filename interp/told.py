@@ -15,7 +15,7 @@ _LAYERS = range(1, MOST_LAYERS + 1)
 
 _PROBE = {"parts": [str], "rows": _COUNT, "length": _COUNT, "periods": [_COUNT]}
 
-_KINDS: dict[str, Any] = {
+TOLD: dict[str, Any] = {
     "model": str,
     "revision": (str, None),
     "n_layers": _LAYERS,
@@ -72,7 +72,7 @@ def check_told(made_by: Any, heads: Collection[tuple[int, int]]) -> dict[str, An
     if not isinstance(made_by, dict):
         raise InputError(f"made_by must be an object, got {type(made_by).__name__}")
     _check_plain(made_by, "made_by")
-    for name, kind in _KINDS.items():
+    for name, kind in TOLD.items():
         if name in made_by and not _is(made_by[name], kind):
             raise InputError(
                 f"made_by must have {name} as a scan writes it, got {repr(made_by[name])[:80]}"
@@ -116,8 +116,16 @@ def _check_plain(value: Any, where: str, depth: int = 0) -> None:
     else:
         raise InputError(
             "made_by must hold text, finite numbers, lists and objects of these by name, got"
-            f" {type(value).__name__} {' '.join(repr(value).split())[:80]} in {where}"
+            f" {type(value).__name__} {_said(value)} in {where}"
         )
+
+
+def _said(value: Any) -> str:
+    """What anything is called in a message; Python writes no number of thousands of digits."""
+    try:
+        return " ".join(repr(value).split())[:80]
+    except ValueError:
+        return "of too many digits"
 
 
 def _is(value: Any, kind: Any) -> bool:
@@ -149,10 +157,12 @@ def _check_probe(probe: dict[str, Any]) -> None:
     rows, length = probe["rows"], probe["length"]
     if not probe["parts"]:
         raise InputError("made_by must name the parts of each probe, got none")
-    if probe["periods"] and (len(probe["periods"]) != rows or max(probe["periods"]) >= length):
+    periods = probe["periods"]
+    repeats = probe["parts"] != ["text"]
+    if len(periods) != rows * repeats or max(periods, default=0) >= length:
         raise InputError(
-            f"made_by must have a period within {length} tokens for each of a probe's {rows} rows,"
-            f" got {len(probe['periods'])} up to {max(probe['periods'])}"
+            f"made_by must have a period within {length} tokens for each of the {rows} rows of a"
+            f" probe that repeats, and none for text, got {len(periods)}"
         )
     tokens = probe.get("tokens")
     if tokens is not None and not (
