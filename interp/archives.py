@@ -1,7 +1,7 @@
 """Arrays and token ids out of anyone's files; nothing in a file is ever run."""
 
-import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import safetensors
 
+from interp.contents import parsed, text_of
 from interp.errors import InputError
+from interp.memory import refuse_beyond
 
 
 def read_arrays(path: str | os.PathLike[str]) -> Any:
@@ -19,7 +21,8 @@ def read_arrays(path: str | os.PathLike[str]) -> Any:
     Python objects, which numpy would have to unpickle, are never opened.
 
     Raises:
-        InputError: If there is no such file, or it holds no such thing.
+        InputError: If there is no such file, it holds no such thing or two of one name, or what
+            is packed in it does not fit in memory.
     """
     return _read(path, _ARRAYS, "patterns")
 
@@ -49,8 +52,8 @@ def _read(
         raise InputError(f"{name} must be a file that is there, got {path}")
     try:
         return read(path)
-    except InputError:
-        raise
+    except InputError as error:
+        raise InputError(f"{path} must be a whole {path.suffix} file: {error}") from None
     # What a damaged file can set off is not for numpy's or Python's readers to say: all of it.
     except Exception as error:
         told = " ".join(str(error).split())[:150] or type(error).__name__
@@ -60,12 +63,20 @@ def _read(
 
 
 def _npy(path: Path) -> Any:
-    return np.lib.format.open_memmap(path, mode="r")
+    array = np.lib.format.open_memmap(path, mode="r")
+    if beyond := path.stat().st_size - array.offset - array.nbytes:
+        raise InputError(f"file must end with its array, got {beyond} bytes after it")
+    return array
 
 
 def _npz(path: Path) -> Any:
     with path.open("rb") as file:
         opened = np.load(file, allow_pickle=False)
+        if len(set(opened.files)) < len(opened.files):
+            raise InputError("arrays must have names of their own, got one twice")
+        # A small file can hold very much of the same.
+        needed = sum(entry.file_size for entry in opened.zip.infolist())
+        refuse_beyond("arrays", needed, "save fewer layers or tokens")
         return {name: opened[name] for name in opened.files}
 
 
@@ -75,13 +86,19 @@ def _safetensors(path: Path) -> Any:
 
 
 def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8-sig"))
+    return parsed(path.read_bytes())
 
 
 def _text(path: Path) -> Any:
-    lines = path.read_text(encoding="utf-8-sig").replace(",", " ").splitlines()
-    rows = [[int(number) for number in line.split()] for line in lines if line.strip()]
+    lines = text_of(path.read_bytes()).replace(",", " ").splitlines()
+    rows = [[_whole(word) for word in line.split()] for line in lines if line.strip()]
     return [row[0] for row in rows] if all(len(row) == 1 for row in rows) else rows
+
+
+def _whole(word: str) -> int:
+    if not re.fullmatch("-?[0-9]{1,19}", word):  # Python would take 1_000 for a number, too.
+        raise InputError(f"text must be whole numbers, got {word!r:.40}")
+    return int(word)
 
 
 _ARRAYS = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}

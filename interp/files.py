@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from secrets import token_hex
 
+from interp.contents import content_of
 from interp.errors import InputError
 
 try:
@@ -182,8 +183,8 @@ def refuse_of_another(out: Path, model: str) -> None:
     """
     for path in sorted(out.glob("*.json")) if out.is_dir() else [out] if out.is_file() else []:
         try:
-            other = json.loads(path.read_text(encoding="utf-8"))["made_by"]["model"]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            other = json.loads(content_of(path))["made_by"]["model"]
+        except (ValueError, LookupError, TypeError, RecursionError):
             continue  # No record of a model's.
         if other != model:
             raise InputError(

@@ -6,16 +6,21 @@ taken for them. Each part is there whole or not at all.
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from interp.contents import content_of, parsed, shown
 from interp.errors import InputError
 from interp.files import held, staged
 
 FOLDER = ".parts"
+
+_NAME = re.compile("[0-9a-f]{16}")
+"""Of a folder of parts: the beginning of its settings' SHA-256."""
 
 
 @contextmanager
@@ -33,7 +38,7 @@ def parts_of(folder: Path, settings: dict[str, Any], *, restart: bool = False) -
 
     Raises:
         InputError: If the folder cannot be written to, another process is at work there, or a
-            run with other settings has left its parts.
+            run with other settings has left its parts, or something else is there.
     """
     around = folder / FOLDER
     known = {"settings": settings}
@@ -48,7 +53,13 @@ def parts_of(folder: Path, settings: dict[str, Any], *, restart: bool = False) -
         with held(around) as alone:
             if alone is False:
                 raise InputError(f"folder must not be in use, got {folder}, where a run is at work")
-            for other in sorted(around.iterdir()):
+            others = sorted(around.iterdir())
+            if strange := [around] * around.is_symlink() + [p for p in others if not _is_ours(p)]:
+                raise InputError(
+                    f"folder must hold nothing but parts in its {FOLDER}, got"
+                    f" {shown(strange[0])}: name another folder"
+                )
+            for other in others:
                 if restart or not any(other.glob("[0-9]*")):
                     shutil.rmtree(other)
                 elif other != own:
@@ -67,11 +78,16 @@ def parts_of(folder: Path, settings: dict[str, Any], *, restart: bool = False) -
         raise
 
 
+def _is_ours(path: Path) -> bool:
+    """Whether it is a folder such as runs make: what is somebody else's is never removed."""
+    return bool(_NAME.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
+
+
 def _told(folder: Path, other: Path, settings: dict[str, Any]) -> str:
     try:
-        theirs = json.loads((other / "settings.json").read_text(encoding="utf-8"))["settings"]
+        theirs = parsed(content_of(other / "settings.json"))["settings"]
         differing = [name for name, value in settings.items() if theirs.get(name) != value]
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         differing = []
     return (
         f"folder must hold no parts of another run, got {folder}, where one with another"

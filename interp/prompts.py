@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from interp.contents import as_path, content_of, parsed, text_of
 from interp.errors import InputError
 from interp.files import staged, utf8, versions
 from interp.heads import Head
@@ -158,7 +159,7 @@ def score_prompts(
                 if not part.exists():
                     with staged(parts) as scratch:
                         _write(score(number), scratch / part.name)
-                pieces.append(_part(part))
+                pieces.append(_part(part, number))
                 done += 1
             found = PromptScores(pd.concat(pieces, ignore_index=True), made_by | beside)
             found.save(folder)
@@ -185,25 +186,21 @@ def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
         if not len(source):
             raise InputError("prompts must be at least one, got none")
         return list(source), None
-    path = Path(source)
+    path = as_path(source)
     read = {".txt": str, ".jsonl": _object}.get(path.suffix)
     if read is None:
         raise InputError(f"prompts must be a .txt or .jsonl file, got {str(path)!r:.80}")
     try:
-        content = path.read_bytes()
-        lines = [line.removesuffix("\r") for line in content.decode("utf-8-sig").split("\n")]
-    except OSError as error:
-        raise InputError(
-            f"prompts must be a file that can be read, got {path}: {error.strerror}"
-        ) from None
-    except ValueError:
-        raise InputError(f"prompts must be in UTF-8, got {path}, which is not") from None
+        content = content_of(path)
+        lines = [line.removesuffix("\r") for line in text_of(content).split("\n")]
+    except InputError as error:
+        raise InputError(f"prompts: {error}") from None
     prompts = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 prompts.append(read(line))
-            except (ValueError, RecursionError):
+            except ValueError:
                 raise InputError(
                     f'prompts must have "text" or "tokens" in each line of {path.name},'
                     f" got {line!r:.80} in line {number}"
@@ -219,7 +216,7 @@ def _object(line: str) -> str | list[int]:
     Raises:
         ValueError: If there is none, or two.
     """
-    content = json.loads(line)
+    content = parsed(line.encode())
     if not isinstance(content, dict) or ("text" in content) == ("tokens" in content):
         raise ValueError
     if isinstance(text := content.get("text"), str):
@@ -264,12 +261,19 @@ def _score(
 
 
 def _write(frame: pd.DataFrame, path: Path) -> None:
-    path.write_bytes(frame.to_parquet(index=False))  # Arrow itself takes UTF-8 names alone.
+    # Arrow itself takes UTF-8 names alone.
+    path.write_bytes(frame.to_parquet(index=False, write_page_checksum=True))
 
 
-def _part(path: Path) -> pd.DataFrame:
+def _part(path: Path, number: int) -> pd.DataFrame:
+    """The rows of prompt `number`, from the file that keeps them."""
     try:
-        return pd.read_parquet(BytesIO(path.read_bytes())).astype(_TYPES)
+        content = BytesIO(content_of(path))
+        frame = pd.read_parquet(content, page_checksum_verification=True).astype(_TYPES)
+        shares = frame[["value", "chance"]].to_numpy()
+        if (frame["prompt"] != number).any() or not ((shares >= 0) & (shares <= 1 + 1e-4)).all():
+            raise InputError("scores must be from 0 to 1, of this prompt")
+        return frame
     except Exception as error:
         raise InputError(
             f"folder must hold whole parts, got {path}: remove it, or --restart (restart=True)"

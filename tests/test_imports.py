@@ -33,6 +33,7 @@ PURE = {
     "heads",
     "labels",
     "mass",
+    "memory",
     "multihead",
     "norms",
     "numbers",

@@ -175,6 +175,67 @@ def test_a_damaged_part_is_told_and_not_scored(model, tmp_path):
     assert set(files(tmp_path)) == FILES
 
 
+def forged(part, **columns):
+    pd.read_parquet(part).assign(**columns).to_parquet(part, index=False)
+
+
+def flipped(part):
+    content = bytearray(part.read_bytes())
+    value = pd.read_parquet(part)["value"].to_numpy()[0].tobytes()
+    content[content.index(value)] ^= 1
+    part.write_bytes(content)
+
+
+FORGED = {
+    "a bit": flipped,
+    "scores beyond 1": lambda part: forged(part, value=1.5),
+    "scores that are no numbers": lambda part: forged(part, chance=float("nan")),
+    "scores of another prompt": lambda part: forged(part, prompt=1),
+    "words for numbers": lambda part: forged(part, queries="many"),
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
+def test_a_part_that_was_changed_is_never_taken(model, tmp_path, change):
+    stopped(model, tmp_path)
+    (part,) = tmp_path.glob(".parts/*/000000.parquet")
+    change(part)
+    with pytest.raises(interp.InputError, match=r"whole parts, got .*000000.parquet"):
+        interp.score_prompts(model, PROMPTS, tmp_path)
+
+
+STRANGE = {
+    "a link in its place": lambda parts, theirs: parts.symlink_to(theirs),
+    "a link": lambda parts, theirs: (parts / ("0" * 16)).symlink_to(theirs),
+    "a file": lambda parts, theirs: (parts / ("0" * 16)).write_text("kept"),
+    "a folder": lambda parts, theirs: (parts / "below").mkdir(),
+}
+
+
+@pytest.mark.parametrize("place", STRANGE)
+def test_what_others_have_among_the_parts_is_refused_and_stays(model, tmp_path, place):
+    theirs, parts = tmp_path / "theirs", tmp_path / "out" / ".parts"
+    (theirs / "below").mkdir(parents=True)
+    parts.parent.mkdir()
+    if place != "a link in its place":
+        parts.mkdir()
+    STRANGE[place](parts, theirs)
+    before = sorted(tmp_path.rglob("*"))
+    for restart in (False, True):
+        with pytest.raises(interp.InputError, match=r"nothing but parts in its \.parts, got"):
+            interp.score_prompts(model, PROMPTS, tmp_path / "out", restart=restart)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_record_of_other_settings_that_is_none_is_told_as_such(model, tmp_path):
+    stopped(model, tmp_path)
+    (record,) = tmp_path.glob(".parts/*/settings.json")
+    for content in ("[" * 100_000, "[1]", '{"settings": 1}', '{"a": 1, "a": 2}'):
+        record.write_text(content)
+        with pytest.raises(interp.InputError, match="one with another record was stopped"):
+            interp.score_prompts(model, PROMPTS, tmp_path, bos=False)
+
+
 def test_a_folder_where_a_run_is_at_work_is_refused(model, tmp_path):
     stopped(model, tmp_path)
     with held(tmp_path / ".parts"), pytest.raises(interp.InputError, match="must not be in use"):
@@ -213,8 +274,9 @@ NO_PROMPTS = {
     "numbers that are no ids": (b'{"tokens": [1.5, true]}', "in line 1"),
     "a text that is none": (b'{"text": 3}', "in line 1"),
     "no JSON": (b"{", "in line 1"),
+    "a name twice": (b'{"text": "a", "text": "b"}', "in line 1"),
     "deep": (b"[" * 100_000, "in line 1"),
-    "no UTF-8": (b"\xff\xfe\x00", "prompts must be in UTF-8"),
+    "no UTF-8": (b"\xff\xfe\x00", "prompts: text must be UTF-8, got something else at byte 0"),
     "nothing": (b"\n \n", "prompts must be at least one, got none in"),
 }
 
@@ -226,11 +288,21 @@ def test_a_file_without_prompts_is_told_with_its_line(tmp_path, fault):
         read(tmp_path, "a.jsonl", content)
 
 
+def test_a_pipe_or_a_device_is_never_read_for_prompts(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "endless.jsonl").symlink_to("/dev/zero")
+    for name in ("pipe.txt", "endless.jsonl"):
+        with pytest.raises(interp.InputError, match="got a folder or a device"):
+            prompts_in(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ("a.csv", r"must be a .txt or .jsonl file, got 'a.csv'"),
-        ("missing.txt", "must be a file that can be read, got missing.txt"),
+        ("missing.txt", "prompts: path must be a file that is there, got missing.txt"),
+        ("a\0.txt", r"path must be the path of a file, got 'a\\x00.txt'"),
+        (["w3 \ud800"], r"prompt 0: prompt must be text that UTF-8 can write, got '\\ud800' at"),
         ([], "must be at least one, got none"),
         (None, "must be several texts or rows of ids, got None"),
         (["w3 w4", ""], "prompt 1: prompt must have at least one token"),

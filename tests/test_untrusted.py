@@ -1,14 +1,19 @@
 """Files from anywhere: what is no model, table or run is refused in one line, and never run."""
 
 import contextlib
+import io
 import json
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
+import warnings
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,6 +22,7 @@ from tiny_models import tiny
 import interp
 from interp.circuits import checkpoint
 from interp.circuits.training import Recipe, Run
+from interp.files import refuse_of_another
 from interp.models import attention_only
 from interp.models.weight_files import check_folder
 from interp.table import HeadScan
@@ -76,11 +82,13 @@ def test_a_pickle_with_the_name_of_a_result_is_never_opened(tmp_path, name):
 
 
 def test_no_code_here_unpickles():
+    ways = (
+        r"(import|from) (pickle|marshal|shelve|dill|joblib)|\b(torch\.load|read_pickle|eval|exec)\("
+    )
+    ways += r"|weights_only\W+False|allow_pickle\W+True|trust_remote_code\W+True"
     for path in (*(ROOT / "interp").rglob("*.py"), *(ROOT / "scripts").glob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        for way in ("import pickle", "torch.load(", "weights_only=False", "allow_pickle=True"):
-            assert way not in text, path
-        assert "trust_remote_code=True" not in text, path
+        found = re.search(rf"(?<!\.)({ways})", path.read_text(encoding="utf-8"))
+        assert found is None, f"{path}: {found}"
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
@@ -94,6 +102,114 @@ def test_code_that_comes_with_a_model_is_named_and_not_run(folder, tmp_path, fil
     assert "code of its own" in told
     assert "own.Config" in told
     assert not (tmp_path / "marker").exists()
+
+
+def own(**settings: object) -> dict[str, object]:
+    """Settings that name code of their own, with others."""
+    return {"auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}, **settings}
+
+
+TEMPLATE = "{{ cycler.__init__.__globals__.os.system('touch marker') }}"
+
+
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        ("config.json", {"text_config": own(model_type="own"), "other_config": own()}),
+        ("config.json", {"model_type": "llava", "text_config": own(), "vision_config": own()}),
+        ("config.json", {"auto_map": {"AutoConfig": "far/away--own.C"}, "model_type": "own"}),
+        (
+            "config.json",
+            {"attn_implementation": "far/kernel", "_attn_implementation": "far/kernel"},
+        ),
+        ("config.json", {"hidden_act": "own.run", "dtype": "own.run"}),
+        (
+            "generation_config.json",
+            {"custom_generate": ".", "temperature": -1, "bos_token_id": "x"},
+        ),
+        ("tokenizer_config.json", {"chat_template": TEMPLATE, "tokenizer_class": "own.Tokenizer"}),
+    ],
+)
+def test_nothing_beside_the_weights_is_ever_run(folder, tmp_path, monkeypatch, file, settings):
+    monkeypatch.chdir(tmp_path)
+    told = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(told | settings))
+    (folder / "custom_generate").mkdir()
+    for code in ("own.py", "custom_generate/generate.py"):
+        (folder / code).write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\n")
+    with contextlib.suppress(interp.InputError):
+        interp.attention_patterns(interp.load_model(folder), "w3 w4")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny-llama"]
+
+
+def test_what_settings_ask_to_be_returned_changes_no_pattern(folder):
+    usual = interp.attention_patterns(folder, "w3 w4 w5")
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"return_dict": False, "output_attentions": True, "output_hidden_states": True}
+    (folder / "config.json").write_text(json.dumps(settings))
+    assert torch.equal(interp.attention_patterns(folder, "w3 w4 w5"), usual)
+
+
+def npz(*arrays: bytes) -> bytes:
+    """An archive in which all arrays have one name."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for array in arrays:
+            archive.writestr("layer0.npy", array)
+    return packed.getvalue()
+
+
+def npy(shape: str = "(1, 2, 2)", data: bytes = np.eye(2, dtype="<f4").tobytes()) -> bytes:
+    told = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(told).to_bytes(2, "little") + told.encode() + data
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("p.npy", npy() + b"more", "must end with its array, got 4 bytes after it"),
+        ("p.npy", npy("(2**40, 2, 2)"), "must be a whole .npy file"),
+        ("p.npy", npy(f"({2**62}, 2, 2)"), "must be a whole .npy file"),
+        ("p.npy", npy("(-1, 2, 2)"), "must be a whole .npy file"),
+        ("p.npy", npy("(open('marker', 'w'),)"), "must be a whole .npy file"),
+        ("p.npz", npz(npy(), npy()), "must have names of their own, got one twice"),
+        ("p.npz", npz(npy(f"({2**40}, 2, 2)")), "must be a whole .npz file"),
+        ("p.npz", npz(npz(npy())), "layer0 must be an array"),
+        ("p.npz", b"PK\x05\x06" + bytes(18), "must hold arrays, got none"),
+        ("t.txt", b"1_0 2", "must be whole numbers, got '1_0'"),
+        ("t.txt", b"1 " + b"9" * 5000, "must be whole numbers, got '9999"),
+        ("t.json", b'{"tokens": [1, 2], "tokens": [3, 4]}', "a name is there twice"),
+        ("t.json", b"[1, NaN]", "numbers must be finite, got NaN"),
+        ("t.json", b"[" * 100_000, "must be nested less deeply"),
+    ],
+)
+def test_arrays_and_ids_that_lie_are_refused(tmp_path, monkeypatch, name, content, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    np.save(tmp_path / "sound.npy", np.eye(2, dtype=np.float32)[None])
+    pair = ("sound.npy", name) if name.startswith("t") else (name, [3, 4])
+    interp.read_patterns("sound.npy", [3, 4])
+    assert message in refused(interp.read_patterns, *pair)
+    assert {path.name for path in tmp_path.iterdir()} == {name, "sound.npy"}
+
+
+def test_an_archive_that_would_not_fit_once_unpacked_is_refused_before(tmp_path, monkeypatch):
+    path = tmp_path / "p.npz"
+    path.write_bytes(npz(npy("(1, 2000, 2000)", bytes(16_000_000))))
+    assert path.stat().st_size < 50_000
+    assert "rows must sum to 1" in refused(interp.read_patterns, path, [3] * 2000)
+    monkeypatch.setattr("interp.memory.available", lambda: 10_000_000)
+    monkeypatch.setattr("numpy.lib.format.read_array", None)
+    assert "arrays must fit in memory, got 0.01 GiB" in refused(
+        interp.read_patterns, path, [3] * 2000
+    )
+
+
+def test_a_device_is_never_read_for_a_record(tmp_path):
+    (tmp_path / checkpoint.RECORD).symlink_to("/dev/zero")
+    assert "got a folder or a device" in refused(checkpoint.record, tmp_path)
+    refuse_of_another(tmp_path, "a model")
 
 
 def test_a_file_of_weights_that_is_cut_anywhere_is_refused(folder):
@@ -136,6 +252,8 @@ def test_flipped_bits_in_a_header_are_refused_or_leave_a_model(folder):
         (safetensors(b'{"a": 1, "a": 2}'), "a name is there twice"),
         (safetensors(b"[" * 100_000), "something else"),
         (safetensors(b"[]"), "something else"),
+        (safetensors(b"null"), "something else"),
+        (safetensors({}, length=2**63), "must be 9223372036854775816 bytes long, got 10"),
         (safetensors(b"\xff\xff"), "something else"),
         (safetensors({}), "more layers than there are tensors, got 2 for 0"),
     ],
@@ -148,7 +266,10 @@ def test_a_file_of_weights_that_lies_is_refused_from_its_header(folder, content,
 def test_a_part_of_the_weights_that_is_elsewhere_or_missing_is_refused(folder):
     index = folder / "model.safetensors.index.json"
     weights = {"model.embed_tokens.weight": "model.safetensors"}
-    for part in ("../model.safetensors", "/etc/passwd", "model-2.safetensors", "a\x00b", "x" * 300):
+    (folder / "part.safetensors").mkdir()
+    (folder.parent / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    absent = ("model-2.safetensors", "a\x00b", "x" * 300, "part.safetensors")
+    for part in ("../model.safetensors", "/etc/passwd", *absent):
         index.write_text(json.dumps({"weight_map": {**weights, "lm_head.weight": part}}))
         assert "must have all parts of its weights" in refused(interp.load_model, folder)
 
@@ -181,7 +302,7 @@ def test_damaged_settings_are_refused_or_leave_a_model(folder, file):
     content = path.read_bytes()
     for damaged in (b"\xff\xfe", content[: len(content) // 2]):
         path.write_bytes(damaged)
-        refused(interp.load_model, folder)
+        assert f"{file} must be a JSON file" in refused(interp.load_model, folder)
     for damaged in (b"", b"null", b"[]", b"[" * 100_000):
         path.write_bytes(damaged)
         with contextlib.suppress(interp.InputError):
@@ -344,6 +465,8 @@ def test_a_checkpoint_that_is_cut_or_changed_is_refused_and_the_model_stays_as_i
     head = content[: 8 + int.from_bytes(content[:8], "little")]
     cut = [content[:end] for end in range(0, len(content) - 1, len(content) // 20)]
     changed = [mutated(head, chance) + content[len(head) :] for _ in range(60)]
+    start, stop = (len(head) + at for at in json.loads(head[8:])["luck"]["data_offsets"])
+    changed += [content[:start] + bytes([255]) * (stop - start) + content[stop:]]
     model = learner()
     first = {name: weight.clone() for name, weight in model.state_dict().items()}
     for damaged in (*cut, *changed):

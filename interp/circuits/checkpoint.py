@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from interp.circuits.training import Recipe, Run
+from interp.contents import content_of
 from interp.errors import InputError, is_number, whole
 from interp.files import staged
 
@@ -125,9 +126,9 @@ def record(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(folder) / RECORD
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = json.loads(content_of(path))
         Recipe(**told["recipe"])
         _check_looks(told["looks"], whole("step", told["looks"][-1]["step"], least=0))
-    except (OSError, KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
         raise InputError(f"{path} must be the record of a finished run: {error}") from None
     return told

@@ -291,6 +291,9 @@ def bridged(
     model.eval()
     model.set_attn_implementation("eager")
     model.config.architectures = [architecture]
+    for part in model.modules():
+        if isinstance(own := getattr(part, "config", None), transformers.PreTrainedConfig):
+            own.return_dict = True  # What a part gives the next is asked for by name.
     way = direction(model.config, architecture)
     if way != "causal":
         config = text_config(model)

@@ -233,6 +233,13 @@ class Model:
     def _encode(self, text: str, bos: bool, decoder: bool) -> list[int]:
         if self.tokenizer is None:
             raise InputError(f"{self.name} has no tokenizer: give token ids, not text")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"prompt must be text that UTF-8 can write, got {text[error.start]!r} at"
+                f" character {error.start}"
+            ) from None
         whole = bos and self.direction != "causal" and not decoder
         ids = self.tokenizer(text, add_special_tokens=whole)["input_ids"]
         if not ids:

@@ -56,12 +56,14 @@ def check_folder(folder: Path) -> int:
             f"{folder / 'config.json'} could not be loaded: {str(error)[:200]}"
         ) from None
     rounded = isinstance(config, dict) and "quantization_config" in config
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        _read_json(folder / name)
     index = _read_json(folder / "model.safetensors.index.json")
     parts = index.get("weight_map", {}) if isinstance(index, dict) else {}
     for part in sorted({str(part) for part in parts.values()} if isinstance(parts, dict) else ()):
-        if part not in {path.name for path in there}:
+        if part not in {path.name for path in there if path.is_file()}:
             raise InputError(f"{folder} must have all parts of its weights, {part[:80]!r} is none")
-    weights = [path for path in there if path.suffix == ".safetensors"]
+    weights = [path for path in there if path.suffix == ".safetensors" and path.is_file()]
     if not weights:
         others = ", ".join(path.name for path in there if path.suffix in _PICKLED)
         raise InputError(
