@@ -24,7 +24,8 @@ from einops import einsum, rearrange, repeat
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from interp.errors import InputError, whole
+from interp.errors import InputError, truth, whole
+from interp.memory import refuse_beyond
 from interp.operands import (
     check_heads,
     check_mask,
@@ -38,6 +39,9 @@ from interp.operands import (
     refuse_overflow,
     without_hidden,
 )
+
+_SMALL = 1 << 24
+"""Bytes of a mask that there is room for without asking."""
 
 
 class Attended(NamedTuple):
@@ -142,8 +146,11 @@ def hide(
     """Scores, minus infinity where `mask` is False, so that the softmax gives exactly 0.
 
     Raises:
-        InputError: If the mask is not boolean, or does not broadcast to the scores.
+        InputError: If scores are neither float32 nor float64, or the mask is not boolean, or does
+            not broadcast to them.
     """
+    check_tensor("scores", scores, "... key")
+    check_precise(scores=scores)
     check_mask(mask, tuple(scores.shape))
     return scores.masked_fill(~mask.to(scores.device), -torch.inf)
 
@@ -167,6 +174,7 @@ def softmax(
     """
     check_tensor("scores", scores, "... key")
     check_precise(scores=scores)
+    allow_empty = truth("allow_empty", allow_empty)
     top = scores.detach().amax(-1, keepdim=True)
     if top.isnan().any() or (top == torch.inf).any():
         raise InputError("scores must be finite, or minus infinity where hidden, got NaN or inf")
@@ -187,8 +195,8 @@ def causal_mask(queries: int, keys: int | None = None) -> Bool[Tensor, "query ke
         keys: How many; None: as many as queries.
 
     Raises:
-        InputError: If a number is no whole number of at least 1, or there are more queries than
-            keys.
+        InputError: If a number is no whole number of at least 1, there are more queries than
+            keys, or memory has no room for the mask.
     """
     query, key = _positions(queries, keys)
     return key <= query
@@ -202,9 +210,10 @@ def sliding_window_mask(
     L layers of it see `L * (window - 1)` back: each step goes one window further.
 
     Raises:
-        InputError: If the window is no whole number of at least 1, or as `causal_mask`.
+        InputError: If the window is no whole number of at least 1, `causal` no bool, or as
+            `causal_mask`.
     """
-    window = check_window(window)
+    window, causal = check_window(window), truth("causal", causal)
     query, key = _positions(queries, keys)
     near = (query - key).abs() < min(window, len(key))
     return near & (key <= query) if causal else near
@@ -214,7 +223,7 @@ def bidirectional_mask(queries: int, keys: int | None = None) -> Bool[Tensor, "q
     """A query sees every key, as in an encoder.
 
     Raises:
-        InputError: If a number is no whole number of at least 1.
+        InputError: If a number is no whole number of at least 1, or memory has no room.
     """
     return torch.ones(*_numbers(queries, keys), dtype=torch.bool)
 
@@ -280,4 +289,7 @@ def _positions(
 
 def _numbers(queries: int, keys: int | None) -> tuple[int, int]:
     queries = whole("queries", queries, least=1)
-    return queries, queries if keys is None else whole("keys", keys, least=1)
+    keys = queries if keys is None else whole("keys", keys, least=1)
+    if queries * keys > _SMALL:
+        refuse_beyond(f"masks of {queries} x {keys}", queries * keys, "give fewer queries or keys")
+    return queries, keys

@@ -10,8 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from interp.errors import InputError
 from interp.targets import NONE, first_token, positions
 from interp.tiles import tiled_attention
+
+LARGE = 1024
+"""Scores beyond it are told apart so coarsely by float32 that probabilities are 1e-4 off."""
 
 
 def attention_mass(
@@ -71,13 +75,16 @@ def attention_mass_from_qk(
         k: Keys, which are not copied for the heads that share them.
         lse: Log-sum-exp of the scores of each query, in nats; learned sinks, windows and
             masks are already in it.
-        scale: Of `q . k`.
+        scale: Of `q . k`; queries are multiplied by it first.
         keys: Targets; -1 is no target, and padding, which a mask hides, must not be one.
         softcap: If given, scores become `softcap * tanh(score / softcap)`.
         window: If given, a query sees this many keys, itself included, and no more.
 
     Returns:
-        As `attention_mass`, in float32.
+        As `attention_mass`, in float32. Scores are float32, or float64 if q, k or lse is.
+
+    Raises:
+        InputError: If `lse` is not float64 and beyond `LARGE`: its rounding alone would be seen.
 
     Example:
         >>> q = k = torch.tensor([[[[0.0], [1.0]]]])
@@ -85,7 +92,13 @@ def attention_mass_from_qk(
         >>> attention_mass_from_qk(q, k, lse, 1.0, torch.tensor([[[0], [1]]]))
         tensor([[[1.0000, 0.7311]]])
     """
-    return FromQK(q, k, lse, scale, softcap=softcap, window=window).mass(keys)
+    if lse.dtype != torch.float64 and (lse.isfinite() & (lse.abs() > LARGE)).any():
+        raise InputError(
+            f"lse must be float64, as q and k, where scores go beyond {LARGE}, got"
+            f" {lse.abs().max().item():g} in {str(lse.dtype).removeprefix('torch.')}"
+        )
+    # Scaled before they are multiplied, products stay in range that would leave it.
+    return FromQK(q * scale, k, lse, 1.0, softcap=softcap, window=window).mass(keys)
 
 
 class Means(NamedTuple):
@@ -142,7 +155,8 @@ class FromQK:
     The same quantities as `FromPattern`, exact, in memory that grows with the length.
     See `attention_mass_from_qk` for the arguments; `window` is how far back a query sees,
     `sinks` the learned score per head that takes part in the softmax (gpt-oss), and `v` the
-    values, for what a head brings. `norms [batch, head, key]`, if set, say how much one unit
+    values, for what a head brings. Scores are float64 if q, k or lse is, and what comes of them is
+    float32 all the same. `norms [batch, head, key]`, if set, say how much one unit
     of attention to a key counts (see `interp.direct.value_norms`).
     """
 
@@ -162,9 +176,11 @@ class FromQK:
         v: Float[Tensor, "batch kv_head key=pos d_v"] | None = None,
     ) -> None:
         # Token by token, as models compute them: a view, and what is gathered lies together.
-        self.q = rearrange(q.float(), "b (kv g) q d -> b q kv g d", kv=k.shape[1])
-        self.k = rearrange(k.float(), "b kv k d -> b k kv d")
-        self.lse = lse.float()
+        exact = torch.promote_types(torch.promote_types(q.dtype, k.dtype), lse.dtype)
+        exact = torch.promote_types(exact, torch.float32)
+        self.q = rearrange(q.to(exact), "b (kv g) q d -> b q kv g d", kv=k.shape[1])
+        self.k = rearrange(k.to(exact), "b kv k d -> b k kv d")
+        self.lse = lse.to(exact)
         self.n_heads = q.shape[1]
         self.scale, self.softcap, self.window, self.sinks = scale, softcap, window, sinks
         self.v = v
@@ -176,13 +192,13 @@ class FromQK:
         query = torch.arange(keys.shape[1], device=keys.device)[:, None]
         there = (keys != NONE) & ~self._hidden(query, keys)
         if not there.any():
-            return torch.zeros_like(self.lse)
+            return torch.zeros_like(self.lse, dtype=torch.float)
         back = query - keys
         nearest, farthest = (int(end) for end in back[there].aminmax())
         if farthest - nearest >= keys.shape[2]:
             return self._gathered(keys, there)
         # No more distances than targets: they go with the query, and slices do.
-        total = torch.zeros_like(self.lse)
+        total = torch.zeros_like(self.lse, dtype=torch.float)
         for distance in range(nearest, farthest + 1):
             number = ((back == distance) & there).sum(-1)
             total += self._at(distance) * rearrange(number, "b q -> b 1 q")
@@ -203,7 +219,8 @@ class FromQK:
     def _gathered(
         self, keys: Int[Tensor, "batch query m"], there: Bool[Tensor, "batch query m"]
     ) -> Float[Tensor, "batch head query"]:
-        total = self.lse.new_zeros(self.lse.shape[0] * self.lse.shape[2], self.n_heads)
+        queries = self.lse.shape[0] * self.lse.shape[2]
+        total = self.lse.new_zeros(queries, self.n_heads, dtype=torch.float)
         for query, _, mass in self._pairs(keys, there):
             total.index_add_(0, query, mass)
         return rearrange(total, "(b q) h -> b h q", b=len(keys))
@@ -300,7 +317,9 @@ class FromQK:
             group = torch.arange(self.n_heads, device=q.device) % (self.n_heads // kv)
             index = repeat(group, "h -> b h q 1", b=len(q), q=q.shape[2])
             norm = tiled.out[..., 2:].gather(-1, index).squeeze(-1)
-        return Means(self.lse * mass - tiled.mean_score, places * mass - place, norm)
+        entropy = self.lse * mass - tiled.mean_score
+        distance = (places * mass - place).float()
+        return Means(entropy.float(), distance, None if norm is None else norm.float())
 
     def _hidden(
         self, query: Int[Tensor, "*shape q 1"], key: Int[Tensor, "..."]
@@ -321,7 +340,7 @@ class FromQK:
         scores = scores.sub_(lse)
         if hidden is not None:
             scores = scores.masked_fill_(hidden, -torch.inf)
-        return scores.exp_()
+        return scores.exp_().float()
 
 
 Attention = FromPattern | FromQK

@@ -11,7 +11,7 @@ turns queries and keys comes before.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
@@ -85,9 +85,13 @@ class Weights:
         """The weights of PyTorch's own module, which left-multiplies.
 
         Raises:
-            InputError: If it adds keys of its own (`add_bias_kv`, `add_zero_attn`), or if its
-                keys and values come from sequences of unlike width.
+            InputError: If it is no such module, if it adds keys of its own (`add_bias_kv`,
+                `add_zero_attn`), or if its keys and values come from sequences of unlike width.
         """
+        if not isinstance(module, nn.MultiheadAttention):
+            raise InputError(
+                f"module must be a torch.nn.MultiheadAttention, got a {type(module).__name__}"
+            )
         if module.bias_k is not None or module.add_zero_attn:
             raise InputError("module must add no keys of its own, got add_bias_kv or add_zero_attn")
         if module.in_proj_weight is not None:
@@ -186,6 +190,8 @@ def cached_attention(
         check_window(window)
     q, k, v = _project(x, x, weights)
     if cache is not None:
+        if not isinstance(cache, Cache):
+            raise InputError(f"cache must be a Cache, got a {type(cache).__name__}")
         for name, old, new in (("k", cache.k, k), ("v", cache.v, v)):
             check_tensor(f"cache.{name}", old, "batch kv_head pos width")
             check_precise(x=x, **{f"cache.{name}": old})
@@ -205,8 +211,10 @@ def cached_attention(
     return out, Cache(k[:, :, held], v[:, :, held])
 
 
-def _project(x: Tensor, source: Tensor, weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
+def _project(x: Tensor, source: Tensor, weights: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, each `[batch, head, pos, width]`."""
+    if not isinstance(weights, Weights):
+        raise InputError(f"weights must be Weights, got a {type(weights).__name__}")
     check_tensor("x", x, "batch pos d_model")
     check_tensor("source", source, "batch source_pos d_source")
     check_precise(W_Q=weights.W_Q, x=x, source=source)

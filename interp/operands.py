@@ -13,7 +13,7 @@ PRECISE = (torch.float32, torch.float64)
 
 
 def check_tensor(name: str, x: Any, axes: str) -> None:
-    """Refuse what is no tensor with these axes, each of at least 1.
+    """Refuse what is no tensor of real numbers with these axes, each of at least 1.
 
     Args:
         name: What the caller calls it.
@@ -30,6 +30,11 @@ def check_tensor(name: str, x: Any, axes: str) -> None:
     """
     if not isinstance(x, Tensor):
         raise InputError(f"{name} must be a torch tensor, got a {type(x).__name__}")
+    if x.layout != torch.strided or x.is_quantized or x.is_meta or x.is_complex():
+        raise InputError(
+            f"{name} must be real numbers, got a tensor that is complex, sparse, rounded or without"
+            " its numbers"
+        )
     wanted, shape = axes.split(), tuple(x.shape)
     several = wanted[0] == "..."
     if len(shape) < len(wanted) - 1 if several else len(shape) != len(wanted):

@@ -3,7 +3,8 @@
 A function of ours takes the place of the model's attention (transformers' attention
 interface). It calls the same fused kernel as the plain forward pass, which returns the
 log-sum-exp of every row beside the output, and hands queries, keys and log-sum-exps over as
-`FromQK`; what is then asked of them is exact and costs memory that grows with the length.
+`FromQK`; what is then asked of them is exact and costs memory that grows with the length. Where
+scores are so large that float32 tells them apart too coarsely, they are computed in float64.
 """
 
 import logging
@@ -18,7 +19,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.finite import refuse_not_finite
 from interp.hooks import attention_layers, cheap_forward
-from interp.mass import FromQK
+from interp.mass import LARGE, FromQK
 from interp.models import STREAM, Model, attend_with, holding
 from interp.targets import NONE
 from interp.tiles import tiled_attention
@@ -30,6 +31,9 @@ LOG = logging.getLogger("interp")
 FUSED_ON = ("cpu",)
 """Kinds of device with a fused kernel that hands over the log-sum-exps; tiles serve the others."""
 
+WITHOUT_FLOAT64 = ("mps",)
+"""Kinds of device that have no float64, which is `2 ** 29` times as fine as float32."""
+
 _VISIT: ContextVar[Visit] = ContextVar("visit")
 
 
@@ -39,7 +43,8 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
     Padding (-1) is on the right; what is said of its queries means nothing.
 
     Raises:
-        InputError: If the attention of a layer is not finite.
+        InputError: If the attention of a layer is not finite, or scores are too large to be told
+            apart; the message names layer and head.
     """
     real = (tokens != NONE).to(model.device)
 
@@ -100,6 +105,15 @@ def _attend(
     group = query.shape[1] // key.shape[1]
     finite = query.isfinite().all(-1) & key.isfinite().all(-1).repeat_interleave(group, 1)
     lse = lse.where(finite, torch.nan)
+    if LARGE < (top := lse.abs().max().item()) < torch.inf:
+        if top > (LARGE if query.device.type in WITHOUT_FLOAT64 else LARGE << 29):
+            head = int(lse.abs().amax((0, 2)).argmax())
+            raise InputError(
+                f"scores must be such as floating point can tell apart, got {top:.3g} in layer"
+                f" {module.layer_idx}, head {head}: read patterns, or look at its weights"
+            )
+        query, key = query.double(), key.double()
+        lse = tiled_attention(query, key, value[..., :1], scale=scale, **options).lse
     attention = FromQK(query, key, lse, scale, softcap=softcap, window=window, sinks=s_aux, v=value)
     _VISIT.get()(module.layer_idx, attention)
     return out.transpose(1, 2).contiguous(), None

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from interp.errors import InputError, whole
+from interp.errors import InputError, truth, whole
 from interp.operands import check_heads, check_number, check_tensor, check_window, refuse_empty
 
 
@@ -47,7 +47,9 @@ def tiled_attention(
     A row's softmax needs its largest score m and the sum l of `exp(score - m)`. Both can be
     kept while the keys go by: when a tile brings a larger score, what has been summed so far
     is scaled by `exp(m_old - m_new)` (Milakov & Gimelshein 2018, arXiv 1805.02867; Dao et al.
-    2022, arXiv 2205.14135). Arithmetic is float32, or float64 if the queries are.
+    2022, arXiv 2205.14135). The mean under the pattern is kept as such, not as a sum, so that
+    values near the end of their range stay in it. Arithmetic is float32, or float64 if any of
+    q, k, v and the sinks is.
 
     Gradients are made the same way: the backward pass computes the tiles of `tile` queries
     again and holds no more than those at a time, `tile x key`.
@@ -57,7 +59,7 @@ def tiled_attention(
             `h // (head / kv_head)`. They are the last ones: query i stands at `key - query + i`.
         k: Keys `[batch, kv_head, key, d_k]`.
         v: Values `[batch, kv_head, key, d_value]`.
-        scale: Of `q . k`.
+        scale: Of `q . k`; queries are multiplied by it first.
         causal: Whether keys after the query are hidden.
         window: How many keys back a query may look, itself included, and as many ahead if not
             causal; None: no limit.
@@ -73,10 +75,11 @@ def tiled_attention(
 
     Raises:
         InputError: If shapes do not fit, an axis is empty, the scale is no finite number, the
-            soft-cap none above 0, the window or tile no whole number of at least 1, `real` not
-            boolean, or if a query has nothing allowed.
+            soft-cap none above 0, the window or tile no whole number of at least 1, `causal` or
+            `allow_empty` no bool, `real` not boolean, or if a query has nothing allowed.
     """
     check_heads(q, k, v)
+    causal, allow_empty = truth("causal", causal), truth("allow_empty", allow_empty)
     check_number("scale", scale)
     if softcap is not None:
         check_number("softcap", softcap, positive=True)
@@ -99,8 +102,11 @@ def tiled_attention(
             raise InputError(f"sinks must be one for each of {q.shape[1]} heads, got {len(sinks)}")
         if not sinks.isfinite().all():
             raise InputError("sinks must be finite, got NaN or infinity")
-    exact = torch.promote_types(q.dtype, torch.float32)
-    grouped = rearrange(q.to(exact), "b (kv g) q d -> b kv g q d", kv=kv_heads)
+    exact = torch.float32
+    for x in (q, k, v, *([] if sinks is None else [sinks])):
+        exact = torch.promote_types(exact, x.dtype)
+    # Scaled before they are multiplied, products stay in range that would leave it.
+    grouped = rearrange(q.to(exact) * scale, "b (kv g) q d -> b kv g q d", kv=kv_heads)
     k, v = k.to(exact), v.to(exact)
     # A weight of 0 times NaN is NaN: such keys and values are taken out, and who sees them told.
     broken = ~(k.isfinite().all(-1) & v.isfinite().all(-1))
@@ -110,8 +116,7 @@ def tiled_attention(
         broken = None
     if sinks is not None:
         sinks = rearrange(sinks.to(exact), "(kv g) -> kv g 1", kv=kv_heads)
-    options = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
-    options |= {"real": real, "tile": tile}
+    options = {"causal": causal, "window": window, "softcap": softcap, "real": real, "tile": tile}
     parts = []
     for start in range(0, queries, tile):
         given = grouped[:, :, :, start : start + tile], k, v, broken, sinks, keys - queries + start
@@ -135,7 +140,6 @@ def _rows(
     sinks: Float[Tensor, "kv_head group 1"] | None,
     first: int,
     *,
-    scale: float,
     causal: bool,
     window: int | None,
     real: Bool[Tensor, "batch key"] | None,
@@ -159,7 +163,7 @@ def _rows(
         stop = min(stop, first + block.shape[3] + window - 1)
     for begin in range(start, stop, tile):
         columns = slice(begin, min(begin + tile, stop))
-        scores = scale * torch.einsum("bkgqd,bknd->bkgqn", block, k[:, :, columns])
+        scores = torch.einsum("bkgqd,bknd->bkgqn", block, k[:, :, columns])
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         key = torch.arange(begin, columns.stop, device=block.device)
@@ -177,12 +181,13 @@ def _rows(
         # The largest score cancels, so no gradient need pass through it.
         higher = top.maximum(scores.detach().amax(-1))
         base = torch.where(higher == -torch.inf, 0, higher)  # Nothing seen yet.
-        shrink = torch.exp(top - base)
         weights = torch.exp(scores - base[..., None])
-        total = total * shrink + weights.sum(-1)
-        moment = moment * shrink + (weights * scores.masked_fill(hidden, 0)).sum(-1)
+        before = total * torch.exp(top - base)
+        total = before + weights.sum(-1)
+        share = torch.where(total == 0, 1, total)
+        kept, weights = before / share, weights / share[..., None]
+        moment = moment * kept + (weights * scores.masked_fill(hidden, 0)).sum(-1)
         added = torch.einsum("bkgqn,bknd->bkgqd", weights, v[:, :, columns])
-        out = out * shrink[..., None] + added
+        out = out * kept[..., None] + added
         top = higher
-    share = torch.where(total == 0, 1, total)
-    return out / share[..., None], top + share.log(), moment / share
+    return out, top + torch.where(total == 0, 1, total).log(), moment

@@ -15,6 +15,7 @@ from interp.attention import (
     bidirectional_mask,
     causal_mask,
     grouped_attention,
+    hide,
     padding_mask,
     sliding_window_mask,
     softmax,
@@ -266,6 +267,14 @@ REFUSED = {
     "scores must be [..., key], got shape ()": lambda: plain(softmax)(torch.tensor(1.0)),
     "scores must be float32 or float64, got torch.float16": lambda: softmax(X.half()),
     "scores must be float32 or float64, got torch.int64": lambda: softmax(X.long()),
+    "scores must be a torch tensor, got a list": lambda: plain(hide)([[1.0]], causal_mask(1)),
+    "scores must be float32 or float64, got torch.int64 (2)": lambda: plain(hide)(
+        X.long(), causal_mask(3)
+    ),
+    "allow_empty must be True or False, got 'no'": lambda: plain(softmax)(X, allow_empty="no"),
+    "causal must be True or False, got 'no'": lambda: plain(sliding_window_mask)(
+        3, window=2, causal="no"
+    ),
     "queries must be no more than keys, 2, got 3": lambda: causal_mask(3, 2),
     "queries must be at least 1, got 0": lambda: causal_mask(0),
     "queries must be at least 1, got 0 (2)": lambda: bidirectional_mask(0, 3),
@@ -296,3 +305,9 @@ def test_bad_input_gets_the_rule_and_the_value_in_one_line(message, call):
     with pytest.raises(InputError) as caught:
         call()
     assert str(caught.value) == message.removesuffix(" (2)")
+
+
+@pytest.mark.parametrize("made", [causal_mask, bidirectional_mask])
+def test_a_mask_that_memory_has_no_room_for_is_refused_before_it_is_made(made):
+    with pytest.raises(InputError, match=f"masks of {10**20} x {10**20} must fit in memory"):
+        made(10**20)

@@ -1,3 +1,5 @@
+from inspect import unwrap as plain  # Without the types that are checked in tests alone.
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -188,6 +190,11 @@ REFUSED = {
     "module must add no keys of its own, got add_bias_kv or add_zero_attn": lambda: (
         Weights.of_torch(nn.MultiheadAttention(4, 2, add_zero_attn=True))
     ),
+    "module must be a torch.nn.MultiheadAttention, got a NoneType": lambda: plain(
+        Weights.of_torch.__func__
+    )(Weights, None),
+    "weights must be Weights, got a NoneType": lambda: plain(multi_head_attention)(X, None),
+    "cache must be a Cache, got a int": lambda: plain(cached_attention)(X, weights(4, 2), 5),
 }
 
 

@@ -62,6 +62,64 @@ def test_streaming_gives_the_scores_of_the_patterns(family, padding):
     assert largest_difference(by_both(model, rows(model, padding))) < 1e-5
 
 
+def sharpened(family: str, times: float) -> interp.Model:
+    """A tiny model whose scores are so many times as large."""
+    model = tiny(family)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "q_proj.weight" in name or "c_attn.weight" in name:
+                weight[: 32 if "q_proj" in name else None, :32] *= times
+    return interp.load_model(model)
+
+
+@pytest.mark.parametrize("times", [1e4, 1e10])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gptoss"])
+def test_however_large_scores_are_attention_is_that_of_the_queries_and_keys(family, times):
+    model = sharpened(family, times)
+    ids = rows(model, 0)[:, :24]
+    found = []
+
+    def look(layer: int, attention: FromQK) -> None:
+        assert attention.lse.abs().max() > 10 * times**0.5
+        q = attention.q.double().permute(0, 2, 3, 1, 4).flatten(1, 2)
+        k = attention.k.double().repeat_interleave(q.shape[1] // attention.k.shape[2], 2)
+        scores = q @ k.permute(0, 2, 3, 1) * attention.scale
+        scores = scores.masked_fill(torch.ones(24, 24).triu(1).bool(), -torch.inf)
+        if attention.window is not None:
+            scores = scores.masked_fill(torch.ones(24, 24).tril(-attention.window).bool(), -1e300)
+        if attention.sinks is not None:
+            sinks = attention.sinks.double()[:, None, None].expand(*scores.shape[:3], 1)
+            scores = torch.cat([scores, sinks], -1)
+        everything = torch.arange(24).expand(2, 24, 24)
+        expected = scores.softmax(-1)[..., :24]
+        assert (attention.rows(everything[:, 0]) - expected).abs().max() < 2e-4
+        assert (attention.mass(everything) - expected.sum(-1)).abs().max() < 2e-4
+        assert attention.means().entropy.isfinite().all()
+        found.append(layer)
+
+    stream(model, ids, look)
+    assert found == [0, 1]
+
+
+def test_scores_of_ten_million_are_shares_all_the_same():
+    scan = interp.scan_heads(sharpened("gpt2", 1e7), rows=1, length=40, quick=True)
+    assert scan.made_by["method"] == "stream"
+
+
+def test_scores_beyond_all_floating_point_are_named_by_layer_and_head():
+    model = sharpened("gpt2", 1e16)
+    assert not streams(model)
+    with pytest.raises(interp.InputError, match=r"tell apart, got \S+ in layer 0, head \d"):
+        stream(model, rows(model, 0), lambda layer, attention: None)
+
+
+def test_where_there_is_no_float64_large_scores_are_refused(monkeypatch):
+    monkeypatch.setattr("interp.stream.WITHOUT_FLOAT64", ("cpu",))
+    stream(sharpened("gpt2", 1), torch.tensor([[5, 6, 7]]), lambda layer, attention: None)
+    with pytest.raises(interp.InputError, match="tell apart"):
+        stream(sharpened("gpt2", 1e6), torch.tensor([[5, 6, 7]]), lambda layer, attention: None)
+
+
 def test_attention_within_blocks_is_read_by_hooks():
     settings = {
         **{"vocab_size": 200, "max_position_embeddings": 64, "num_hidden_layers": 2},
@@ -206,6 +264,24 @@ def test_mass_from_queries_and_keys_is_mass_from_the_pattern():
     near = torch.where(near < 0, -1, near).expand(2, -1, -1)
     ours = attention_mass_from_qk(q, k, lse, 0.5, near)
     assert torch.allclose(ours, attention_mass(pattern, near), atol=1e-5)
+
+
+def test_products_beyond_float32_are_scaled_before_they_overflow():
+    q, k = (torch.randn(1, 2, 9, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
+    scores = (2 * q @ k.mT).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)
+    keys = torch.arange(9).expand(1, 9, 9)
+    mass = attention_mass_from_qk(1e19 * q, 1e19 * k, scores.logsumexp(-1), 2e-38, keys)
+    assert (mass - 1).abs().max() < 1e-5
+
+
+def test_large_scores_are_exact_in_float64_and_refused_in_float32():
+    q, k = (torch.randn(1, 2, 9, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
+    q = 1e7 * q
+    scores = (q.double() @ k.double().mT).masked_fill(torch.ones(9, 9).triu(1) > 0, -torch.inf)
+    keys, lse = torch.arange(9).expand(1, 9, 9), scores.logsumexp(-1)
+    assert (attention_mass_from_qk(q, k, lse, 1.0, keys) - 1).abs().max() < 1e-6
+    with pytest.raises(interp.InputError, match=r"lse must be float64.*beyond 1024, got .*float32"):
+        attention_mass_from_qk(q, k, lse.float(), 1.0, keys)
 
 
 def test_rows_and_columns_from_queries_and_keys_are_the_patterns():

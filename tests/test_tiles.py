@@ -191,6 +191,34 @@ def test_what_is_hidden_contributes_nothing_whatever_is_there(hole, tile):
         assert ours[seen].isnan().all()
 
 
+def test_products_beyond_float32_are_scaled_before_they_overflow():
+    q, k, v = inputs(20)
+    expected = tiled_attention(q, k, v, scale=2.0, tile=8)
+    done = tiled_attention(1e19 * q, 1e19 * k, v, scale=2e-38, tile=8)
+    for ours, theirs in zip(done, expected):
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("tile", [4, 64])
+def test_means_of_values_near_the_end_of_their_range_stay_in_it(tile):
+    q, k, v = inputs(20)
+    v = 3e38 * (v / v.abs().max())
+    expected = tiled_attention(q.double(), k.double(), v.double(), scale=0.3).out
+    out = tiled_attention(q, k, v, scale=0.3, tile=tile).out
+    assert out.isfinite().all()
+    assert torch.allclose(out.double(), expected, rtol=1e-5, atol=1e33)
+
+
+@pytest.mark.parametrize("wide", ["q", "k", "v"])
+def test_one_operand_of_float64_makes_all_arithmetic_float64(wide):
+    given = dict(zip("qkv", inputs(20)))
+    exact = tiled_attention(**{name: x.double() for name, x in given.items()}, scale=0.3)
+    mixed = tiled_attention(**(given | {wide: given[wide].double()}), scale=0.3)
+    assert mixed.out.dtype == torch.float64
+    for ours, theirs in zip(mixed, exact):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
 def no_keys():
     return torch.tensor([[False] * 4, [True] * 4])
 
@@ -215,6 +243,11 @@ REFUSED = {
         "real": no_keys()
     },
     "sinks must be one for each of 2 heads, got 3": {"sinks": torch.zeros(3)},
+    "causal must be True or False, got 'no'": {"causal": "no"},
+    "allow_empty must be True or False, got 1": {"allow_empty": 1},
+    "v must be real numbers, got a tensor that is complex": {"v": torch.ones(2, 2, 4, 3).cfloat()},
+    "k must be real numbers, got .*sparse": {"k": torch.ones(2, 2, 4, 3).to_sparse()},
+    "q must be real numbers, got .*without its": {"q": torch.ones(2, 2, 4, 3, device="meta")},
 }
 
 
