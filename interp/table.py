@@ -406,9 +406,10 @@ def _numbers(values: pd.Series, column: str) -> pd.Series:
     numbers, slack = found.dropna().to_numpy(float), 0 if whole else _SLACK
     within = np.isfinite(numbers) & (numbers >= least - slack) & (numbers <= most + slack)
     if not within.all():
-        ends = [f"from {least:g}"] if least > -inf else []
-        ends += [f"to {most:g}"] if most < inf else []
-        rule = " ".join(ends) or "finite"
+        low, high = np.isfinite([least, most])
+        rule = f"from {least:g} to {most:g}" if low and high else "finite"
+        rule = f"at least {least:g}" if low and not high else rule
+        rule = f"at most {most:g}" if high and not low else rule
         raise InputError(f"column {name} must be {rule}, got {numbers[~within][0]:g}")
     return found
 
