@@ -271,7 +271,7 @@ def _part(path: Path, number: int) -> pd.DataFrame:
         content = BytesIO(content_of(path))
         frame = pd.read_parquet(content, page_checksum_verification=True).astype(_TYPES)
         shares = frame[["value", "chance"]].to_numpy()
-        if (frame["prompt"] != number).any() or not ((shares >= 0) & (shares <= 1 + 1e-4)).all():
+        if set(frame["prompt"]) - {number} or not ((shares >= 0) & (shares <= 1 + 1e-4)).all():
             raise InputError("scores must be from 0 to 1, of this prompt")
         return frame
     except Exception as error:

@@ -2,21 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from forked import forked
 from tiny_models import tiny, words_tokenizer
 
 import interp
 from interp.files import held
 from interp.prompts import prompts_in
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "score_prompts.py"
 REPEATED = "w3 w4 w5 w6 w7 w8 w9 w3 w4 w5 w6 w7 w8 w9"
 NOVEL = "w10 w11 w12 w13 w14 w15 w16 w17"
 PROMPTS = [REPEATED, NOVEL, [1, 20, 21, 22, 23, 24, 20, 21, 22, 23, 24]]
@@ -321,34 +317,24 @@ def test_what_are_no_prompts_is_told_in_one_line(model, given, message, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def script(*arguments, **options):
-    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **options)
-
-
 def test_a_killed_process_is_gone_on_from_under_an_ascii_console(path, model, tmp_path):
-    lines = [f"w{3 + i % 90} é → w5 w6 w7 w{3 + i % 90} é w6" for i in range(40)]
+    lines = [f"w{3 + i % 90} é → w5 w6 w7 w{3 + i % 90} é w6" for i in range(8)]
     (tmp_path / "p.txt").write_text("\n".join(lines), encoding="utf-8")
     out = tmp_path / "out→"
     arguments = ("--model", path, "--prompts", tmp_path / "p.txt", "--out", out)
-    with script(*arguments) as process:
-        while not list(out.glob(".parts/*/000002.parquet")):
-            assert process.poll() is None
-            time.sleep(0.001)
-        process.kill()
-    assert process.returncode == -9
-    assert {file.name for file in out.iterdir()} == {".parts"}
-    kept = list(out.glob(".parts/*/0*.parquet"))
-    assert 3 <= len(kept) < len(lines)
-    for part in kept:
-        pd.read_parquet(part)  # Each is whole.
-
     ascii_only = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
-    with script(*arguments, env={**os.environ, **ascii_only}) as process:
-        stdout, stderr = process.communicate()
-    assert process.returncode == 0, stderr
-    assert b"wrote scores.json, scores.parquet" in stdout
-    assert b"\x1b" not in stdout + stderr
+    with forked(tmp_path, **ascii_only) as scripts:
+        killed = scripts.run("score_prompts", *arguments, stop=("os.rename", "/000002.parquet"))
+        assert killed.returncode == -9
+        assert {file.name for file in out.iterdir()} == {".parts"}
+        kept = sorted(out.glob(".parts/*/0*.parquet"))
+        assert [part.name for part in kept] == ["000000.parquet", "000001.parquet"]
+        for part in kept:
+            pd.read_parquet(part)  # Each is whole.
+        done = scripts.run("score_prompts", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "wrote scores.json, scores.parquet" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
     interp.score_prompts(model, tmp_path / "p.txt", tmp_path / "whole")
     assert files(out) == files(tmp_path / "whole")
     made_by = json.loads((out / "scores.json").read_text(encoding="utf-8"))["made_by"]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from forked import forked
 from tiny_models import tiny
 
 import interp
@@ -173,6 +175,72 @@ def test_a_terminated_run_leaves_nothing_behind(tmp_path):
         process.terminate()
         assert process.wait() == 128 + 15
     assert not out.exists()
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    with forked(tmp_path_factory.mktemp("told")) as found:
+        yield found
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+WRITERS = {"find_induction_heads": "--rows=1 --quick", "render_gallery": "--draw=page,layers"}
+BEGUN, WRITTEN = ("open", ".interp-partial-"), ("os.rename", ".interp-partial-")
+"""Before anything is done, and when all files are written and none has moved."""
+
+
+@pytest.mark.parametrize("script", WRITERS)
+def test_a_script_that_is_killed_leaves_whole_files_and_the_next_run_those_of_any(
+    script, scripts, tmp_path
+):
+    tiny("gpt2").save_pretrained(tmp_path / "model")
+    options = ["--model", tmp_path / "model", "--format", "png", *WRITERS[script].split()]
+
+    def run(name, stop=None):
+        done = scripts.run(script, *options, "--out", tmp_path / name, stop=stop)
+        assert done.returncode == (-9 if stop else 0), done.stderr
+        return contents(tmp_path / name) if (tmp_path / name).exists() else None
+
+    assert run("new", WRITTEN) is None
+    new = run("new")
+    assert new is not None
+    (tmp_path / "old").mkdir()
+    old = dict.fromkeys(new, b"old")
+    for file in old:
+        (tmp_path / "old" / file).write_bytes(b"old")
+    assert run("old", BEGUN) == old
+    last = max(new)
+    assert run("old", ("os.rename", f"/{last}")) == {**new, last: b"old"}
+    # Who comes next moves first what was left, and is killed, too.
+    assert run("old", BEGUN) == new
+    assert run("old") == new
+    left = [path.name for name in ("", "new", "old") for path in (tmp_path / name).iterdir()]
+    assert sorted(left) == sorted(["model", "new", "old", *new, *new])
+
+
+class Marker:
+    """Leaves a file behind if it is ever unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_a_hostile_model_is_refused_with_exit_code_2_and_nothing_is_left(scripts, tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(pickle.dumps(Marker(tmp_path / "marker")))
+    options = ("--model", tmp_path / "model", "--out", tmp_path / "out")
+    done = scripts.run("find_induction_heads", *options)
+    assert done.returncode == 2
+    assert "must be a safetensors file" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.fixture(scope="module")
