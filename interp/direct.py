@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.folded import at_hand, values
+from interp.folded import at_hand, values, written
 from interp.hooks import run_with
 from interp.mass import FromQK, Tally
 from interp.models import Model, evaluating
@@ -108,7 +108,7 @@ class Readout:
 
     def W_O(self, layer: int) -> Float[Tensor, "head d_head d_model"]:
         """How a layer's heads write to the residual stream."""
-        return self.model.bridge.blocks[layer].attn.W_O.detach().float()
+        return written(self.model, layer)
 
     def head_directions(
         self, layer: int, towards: Float[Tensor, "batch pos d_model"]

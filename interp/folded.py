@@ -36,6 +36,15 @@ def norm_before(model: Model, layer: int) -> Norm:
     return Norm(_module(block, "ln1") or torch.nn.Identity(), like)
 
 
+def written(model: Model, layer: int) -> Float[Tensor, "head d_value d_model"]:
+    """W_O of a layer as it is stored: how its heads write to the residual stream.
+
+    Raises:
+        InputError: If the layer's weights are packed, not in memory, or not there by head.
+    """
+    return _weight(_attention(model, layer), "W_O", layer)
+
+
 def values(
     model: Model, layer: int, *, fold: bool = True
 ) -> tuple[
@@ -50,7 +59,7 @@ def values(
     """
     attention = _attention(model, layer)
     W_V, b_V = _read(attention, "V", layer)
-    W_O = _weight(attention, "W_O", layer)
+    W_O = written(model, layer)
     if not fold:
         return W_V, b_V, W_O
     before = norm_before(model, layer)

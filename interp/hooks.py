@@ -27,6 +27,9 @@ from interp.targets import NONE
 
 LOG = logging.getLogger("interp")
 
+_MISFITS = (AttributeError, TypeError, KeyError)
+"""What code raises that asks for a part of the model by a name or a form that it had once."""
+
 _AT_WORK = 5
 """Tensors of the size of one layer's patterns that are made while a layer attends."""
 
@@ -216,10 +219,12 @@ def _forward(
             if error in ours:
                 raise
             # The bridge wraps some architectures that it then cannot run.
+            told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            if isinstance(error, _MISFITS):
+                told = "the wrapper there does not fit this release of transformers"
             raise InputError(
                 f"model must run under TransformerLens' hooks, got {model.name}, a"
-                f" {type(model.inner).__name__}: {type(error).__name__}:"
-                f" {' '.join(str(error).split())[:200]}"
+                f" {type(model.inner).__name__}: {told}"
             ) from error
 
 

@@ -46,13 +46,17 @@ class Norm:
         """What each position of the input `x` was divided by to give `y`.
 
         Raises:
-            InputError: If the module turns out to be no such norm, or a number is not finite.
+            InputError: If the module turns out to be no such norm, a number is not finite, or
+                nothing is left of a position to be divided.
         """
         if not (x.isfinite().all() and y.isfinite().all()):
             kind = type(self.module).__name__
             raise InputError(f"activations are not finite where the norm, a {kind}, is")
         x = x - x.mean(-1, keepdim=True) if self.centred else x
         whole = x * self.gain
+        if not whole.any(-1).all():
+            kind = type(self.module).__name__
+            raise InputError(f"the norm, a {kind}, reads or gives nothing but 0 at some position")
         parallel = (whole * (y - self.bias)).sum(-1)
         scale = whole.pow(2).sum(-1) / parallel
         if not torch.allclose(whole / scale[..., None] + self.bias, y, rtol=1e-2, atol=1e-2):

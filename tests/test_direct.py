@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers
+from test_folded import Packed
 from tiny_models import GROUPED, SIZES, scaled, tiny
 
 import interp
@@ -123,6 +124,25 @@ def test_a_readout_that_is_no_plain_sum_is_left_out(family, changes, why):
     model = interp.load_model(scaled(transformers.AutoModelForCausalLM.from_config(config)))
     left_out = interp.scan_heads(model, rows=2).made_by["left_out"]
     assert why in left_out.get("induction_logit_effect", "nothing is left out")
+
+
+@pytest.mark.parametrize("part", ["o_proj", "v_proj", "lm_head"])
+def test_a_scan_of_packed_weights_says_which_are_packed(part):
+    model = tiny("llama")
+    owner = model if part == "lm_head" else model.model.layers[1].self_attn
+    setattr(owner, part, Packed(getattr(owner, part)))
+    left_out = interp.scan_heads(model, rows=1, length=40).made_by["left_out"]
+    assert all("packed as uint8" in why for why in left_out.values() if "text" not in why)
+    assert "NotImplementedError" not in str(left_out)
+    assert "packed as uint8" in left_out["ov_copying"]
+
+
+def test_a_stream_of_nothing_has_no_scale_and_the_scan_says_so():
+    model = tiny("llama")
+    with torch.no_grad():
+        model.model.embed_tokens.weight.zero_()
+    left_out = interp.scan_heads(model, rows=1, length=40).made_by["left_out"]
+    assert "LlamaRMSNorm, reads or gives nothing but 0" in left_out["ov_copying"]
 
 
 def test_layers_whose_window_hides_the_stripe_do_not_hide_the_sign_of_others(monkeypatch):

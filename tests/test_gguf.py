@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as Kind
 from tiny_models import tiny
 
 import interp
+from interp import fetch
 from interp.models.gguf_header import ARCHITECTURES, check_gguf
 
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7, 9, 5, 6]])
@@ -238,3 +239,47 @@ def test_a_model_that_would_not_fit_is_refused_before_its_weights_are_read(tmp_p
     monkeypatch.setattr("gguf.dequantize", None)
     with pytest.raises(interp.InputError, match=r"must fit in memory, got .* at hand"):
         interp.load_model(path)
+
+
+@pytest.fixture
+def converted(tmp_path, monkeypatch):
+    """A tiny model in the place of the default one, converted; and the folder that it is in."""
+    path = write(tmp_path / "model.gguf", tiny("llama"))
+    monkeypatch.setenv("INTERP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fetch, "default_gguf", lambda: path)
+    monkeypatch.setattr(fetch, "SHA256", fetch.sha256(path))
+    expected = interp.attention_patterns(interp.load_model(), IDS)
+    (folder,) = (tmp_path / "cache").iterdir()
+    return folder, expected
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_flipped_bit_in_the_converted_default_model_has_it_converted_again(
+    name, converted, caplog
+):
+    folder, expected = converted
+    path = folder / name
+    whole = path.read_bytes()
+    for at in (len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        caplog.clear()
+        assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
+        assert f"{folder} is not as it was written" in caplog.text
+        assert path.read_bytes() == whole
+
+
+def test_a_converted_default_model_without_its_sums_is_converted_again(converted):
+    folder, expected = converted
+    for name in ("crc32.json", "model.safetensors"):
+        (folder / name).unlink()
+        assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
+        assert (folder / name).exists()
+
+
+def test_a_converted_default_model_that_is_whole_is_taken_as_it_is(converted, caplog):
+    folder, expected = converted
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    caplog.clear()
+    assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert not caplog.records

@@ -1,9 +1,12 @@
 """From a name, a folder, a file or a loaded model to a `Model`: `load_model`."""
 
+import json
+import logging
 import os
 import re
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,8 @@ from interp.models.settings import beyond_vocabulary, check_settings
 from interp.models.switches import quiet
 from interp.models.weight_files import check_folder, own_code
 from interp.models.wrapped import twin, unwrapped
+
+LOG = logging.getLogger("interp")
 
 DEFAULT = "SmolLM2-135M"
 """What to ask for to get the model that needs no hub: see `interp.fetch`."""
@@ -113,14 +118,22 @@ def load_model(
     return bridged(loaded, tokenizer, name, getattr(loaded.config, "_commit_hash", None))
 
 
+_SUMS = "crc32.json"
+
 CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
 def _default_folder() -> Path:
-    """The default model as safetensors, converted from its GGUF file the first time."""
+    """The default model as safetensors, converted from its GGUF file the first time.
+
+    It is converted again where a file is not as it was written, byte for byte.
+    """
     folder = fetch.cache_folder() / f"{DEFAULT}-{fetch.SHA256[:12]}"
-    if all((folder / name).exists() for name in CONVERTED):
-        return folder
+    if folder.exists():
+        with suppress(OSError, ValueError):
+            if json.loads((folder / _SUMS).read_text(encoding="utf-8")) == _sums(folder):
+                return folder
+        LOG.warning("%s is not as it was written: the model is converted again", folder)
     shutil.rmtree(folder, ignore_errors=True)
     gguf = fetch.default_gguf()
     fetch.LOG.info("converting the default model to safetensors (once)")
@@ -138,9 +151,15 @@ def _default_folder() -> Path:
     delattr(model.config, "quantization_config")
     setattr(model, "is_quantized", False)  # noqa: B010  # Not a submodule, whatever types say.
     with staged(folder.parent) as scratch, quiet():
-        model.save_pretrained(scratch / folder.name)
-        tokenizer.save_pretrained(scratch / folder.name)
+        made = scratch / folder.name
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        (made / _SUMS).write_text(json.dumps(_sums(made)), encoding="utf-8")
     return folder
+
+
+def _sums(folder: Path) -> dict[str, int]:
+    return {name: fetch.crc32(folder / name) for name in CONVERTED}
 
 
 def _load(
