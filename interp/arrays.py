@@ -41,7 +41,7 @@ STACKS = ("encoder_attentions", "decoder_attentions", "cross_attentions")
 _OUTPUTS = {"logits", "last_hidden_state", "past_key_values", "cache"}
 """Names by which what a model returned is known where it has no attention."""
 
-_KNOWN = ("learned_sinks", "causal", "special", "stack")
+_KNOWN = ("learned_sinks", "causal", "special", "stack", "key_tokens", "key_texts")
 """What `AttentionPatterns` know of themselves."""
 
 _MASK = "attention_mask"
@@ -66,6 +66,9 @@ class Layers:
         special: Ids of special tokens.
         texts: The text of each token, for each row; None where they are not known.
         stack: Which of an encoder-decoder's.
+        key_tokens: Of cross-attention, the token ids of the text that is looked at.
+        key_texts: Their texts.
+        named: Whether the source numbers its layers; else they count from 0.
     """
 
     arrays: Sequence[Tensor]
@@ -76,6 +79,9 @@ class Layers:
     special: Collection[int] = frozenset()
     texts: Sequence[Sequence[str]] | None = None
     stack: str | None = None
+    key_tokens: Int[Tensor, "batch key"] | None = None
+    key_texts: Sequence[Sequence[str]] | None = None
+    named: bool = True
 
 
 def read_patterns(
@@ -121,8 +127,14 @@ def read_patterns(
     ids = taken.tokens.cpu()
     for own, layer, number in zip(stack, taken.arrays, taken.numbers):
         own.copy_(layer.detach())
-        where = f"layer {number}"
-        check_pattern(own, ids, where=where, learned_sinks=learned_sinks, causal=causal)
+        check_pattern(
+            own,
+            ids,
+            where=f"layer {number}",
+            learned_sinks=learned_sinks,
+            causal=causal,
+            key_tokens=taken.key_tokens,
+        )
     stack.masked_fill_((ids == NONE)[None, :, None, :, None], 0)
     patterns = stack.as_subclass(AttentionPatterns)
     patterns.tokens, patterns.layers = ids, tuple(taken.numbers)
@@ -130,6 +142,9 @@ def read_patterns(
     patterns.texts = [list(row) for row in texts]
     patterns.learned_sinks, patterns.causal = learned_sinks, causal
     patterns.special, patterns.stack = frozenset(taken.special), taken.stack
+    patterns.key_tokens = taken.key_tokens
+    if taken.key_texts is not None:
+        patterns.key_texts = [list(row) for row in taken.key_texts]
     return patterns
 
 
@@ -166,9 +181,12 @@ def take(source: Any, tokens: Any = None) -> Layers:
         # The last token was chosen and never run.
         length = source[0].shape[-1]
         ids = ids[:, :length] if ids.shape[1] == length + 1 else ids
-    arrays = [_cropped(layer, ids.shape[1]) for layer in as_layers(source)]
-    numbers = list(range(len(arrays)) if numbers is None else numbers)
-    return Layers(arrays, numbers, ids, **known)
+    arrays = as_layers(source)
+    if known.get("key_tokens") is None:
+        arrays = [_cropped(layer, ids.shape[1]) for layer in arrays]
+    named = numbers is not None
+    numbers = list(numbers) if named else list(range(len(arrays)))
+    return Layers(arrays, numbers, ids, named=named, **known)
 
 
 def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
@@ -277,6 +295,13 @@ def saved(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(saved(item) for item in value)
     return saved(value.value) if hasattr(value, "value") else value
+
+
+def carries_tokens(source: Any) -> bool:
+    """Whether something brings its token ids with it, or is a file, which may."""
+    if hasattr(source, "tokens") or isinstance(source, str | os.PathLike):
+        return True
+    return _is_mapping(source) and any(name in source for name in IDS)
 
 
 def _is_mapping(source: Any) -> bool:

@@ -56,7 +56,8 @@ LearnedSinks = Annotated[
     bool,
     typer.Option("--learned-sinks", help="Rows may sum to less than 1, as in gpt-oss."),
 ]
-OF_PATTERNS = frozenset({"tokens", "special", "learned_sinks"})
+BothWays = Annotated[bool, typer.Option("--both-ways", help="Queries look ahead too, as in BERT.")]
+OF_PATTERNS = frozenset({"tokens", "special", "learned_sinks", "both_ways"})
 """Options that make sense with --patterns alone."""
 Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of all that is random.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]

@@ -10,7 +10,7 @@ from typing import Any
 from interp.arrays import Layers, read_patterns
 from interp.files import versions
 from interp.labels import classify_heads
-from interp.patterns import AttentionPatterns
+from interp.patterns import AttentionPatterns, beginning
 from interp.scores import Thresholds
 from interp.table import EFFECT, HeadScan
 from interp.targets import NONE
@@ -28,6 +28,7 @@ def scan_given(
     *,
     special: Collection[int] = (),
     learned_sinks: bool = False,
+    causal: bool = True,
 ) -> HeadScan:
     """The heads of `given`, which were read from the files `patterns` and `tokens`.
 
@@ -37,7 +38,7 @@ def scan_given(
     Raises:
         InputError: If they are no attention over the tokens, as `interp.classify_heads` says.
     """
-    verdicts = classify_heads(given, special=special, learned_sinks=learned_sinks)
+    verdicts = classify_heads(given, special=special, learned_sinks=learned_sinks, causal=causal)
     rows, length = given.tokens.shape
     absent = ("<kind>_low", "<kind>_null", "text_<kind>", EFFECT, "ov_copying")
     made_by: dict[str, Any] = {
@@ -48,6 +49,7 @@ def scan_given(
         "dtype": str(given.arrays[0].dtype).removeprefix("torch."),
         "special": sorted(special),
         "learned_sinks": learned_sinks,
+        "direction": "causal" if causal else "both ways",
         "thresholds": asdict(Thresholds()),
         "versions": versions(),
         "left_out": dict.fromkeys(absent, WITHOUT_MODEL),
@@ -55,14 +57,20 @@ def scan_given(
     return HeadScan.of(verdicts, made_by=made_by)
 
 
-def first_prompt(given: Layers, *, learned_sinks: bool = False) -> AttentionPatterns:
-    """The first tokens of the first prompt: causal attention to them is whole by itself."""
+def first_prompt(
+    given: Layers, *, learned_sinks: bool = False, causal: bool = True
+) -> AttentionPatterns:
+    """The first tokens of the first prompt.
+
+    Causal attention to them is whole by itself; other attention is read whole, and then cut.
+    """
     ids = given.tokens[:1]
     start = int((ids[0] != NONE).int().argmax())
-    cut = slice(start, start + SHOWN)
+    cut = slice(start, start + SHOWN if causal else None)
     layers = [layer[:1, :, cut, cut] for layer in given.arrays]
     shown = Layers(layers, given.numbers, ids[:, cut])
-    return read_patterns(shown, learned_sinks=learned_sinks)
+    patterns = read_patterns(shown, learned_sinks=learned_sinks, causal=causal)
+    return beginning(patterns, SHOWN)
 
 
 def _file(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -44,6 +44,9 @@ LABELS = {kind: kind.replace("_", " ") for kind in TARGETS}
 NEXT_TOKEN = "next token"
 """The label of heads that look one token ahead, which only a model that looks both ways has."""
 
+CROSS = "cross-attention"
+"""What heads are called that look at another text, of which no kind is defined."""
+
 
 @dataclass(frozen=True)
 class HeadLabel:

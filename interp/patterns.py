@@ -39,7 +39,7 @@ class AttentionPatterns(torch.Tensor):
     tokens: Int[Tensor, "batch pos"]
     layers: tuple[int, ...]
     texts: list[list[str]]
-    learned_sinks: bool
+    learned_sinks: bool = False
     causal: bool = True
     special: frozenset[int] = frozenset()
     stack: str | None = None
@@ -55,6 +55,21 @@ class AttentionPatterns(torch.Tensor):
 
     # As for nn.Parameter: what is computed from it is a plain tensor.
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+
+
+def beginning(patterns: AttentionPatterns, most: int) -> AttentionPatterns:
+    """The same of the first `most` tokens alone: attention among them, and to no others.
+
+    Rows of causal patterns are whole; those of others lack what goes to later tokens.
+    """
+    cut = patterns.as_subclass(torch.Tensor)[..., :most, :most].as_subclass(AttentionPatterns)
+    for name, value in vars(patterns).items():
+        setattr(cut, name, value)
+    cut.tokens, cut.texts = patterns.tokens[:, :most], [row[:most] for row in patterns.texts]
+    if patterns.key_tokens is not None and patterns.key_texts is not None:
+        cut.key_tokens = patterns.key_tokens[:, :most]
+        cut.key_texts = [row[:most] for row in patterns.key_texts]
+    return cut
 
 
 FUSED = (
@@ -174,11 +189,12 @@ def check_pattern(
     window: int | None = None,
     learned_sinks: bool = False,
     causal: bool = True,
+    key_tokens: Int[Tensor, "row key"] | None = None,
 ) -> None:
     """Refuse what cannot be attention over `tokens` within `window`, causal unless told otherwise.
 
     With `learned_sinks` part of the attention may go to what is no key, and rows may sum to
-    less than 1.
+    less than 1. With `key_tokens` the keys are another text's, and `tokens` the queries alone.
 
     Raises:
         InputError: If shapes disagree, or a real query's row holds NaN or negative entries,
@@ -186,13 +202,15 @@ def check_pattern(
             within 1 % (with `learned_sinks`: to more than that).
     """
     batch, _, query, key = pattern.shape
-    if query != key:
+    if key_tokens is None and query != key:
         raise InputError(f"patterns must be square, got {query} queries and {key} keys in {where}")
-    if tokens.shape != (batch, key):
-        raise InputError(
-            f"tokens must match the patterns, got {len(tokens)} rows of {tokens.shape[1]} tokens"
-            f" for {batch} patterns over {key} positions"
-        )
+    keyed = tokens if key_tokens is None else key_tokens
+    for ids, places in ((tokens, query), (keyed, key)):
+        if ids.shape != (batch, places):
+            raise InputError(
+                f"tokens must match the patterns, got {len(ids)} rows of {ids.shape[1]} tokens"
+                f" for {batch} patterns over {places} positions"
+            )
     real = tokens != NONE
     rows = torch.where(rearrange(real, "b q -> b 1 q 1"), pattern, 0)
     if not rows.isfinite().all():
@@ -208,11 +226,11 @@ def check_pattern(
     if window is not None:
         allowed = allowed.triu(1 - window).tril(window - 1)
     allowed = allowed.tril() if causal else allowed
-    astray = (rows * ~(allowed & real[:, None, None])).sum(-1).amax().item()
+    astray = (rows * ~(allowed & (keyed != NONE)[:, None, None])).sum(-1).amax().item()
     if astray > 1e-6:
         rule = "be causal, leave padding alone" if causal else "leave padding alone"
         ahead = causal and rows.triu(1).sum(-1).amax().item() > 1e-6
-        hint = "; of a model that looks both ways, give causal=False" if ahead else ""
+        hint = "; of a model that looks both ways, give causal=False (--both-ways)" if ahead else ""
         raise InputError(
             f"patterns must {rule} and keep to the layer's window:"
             f" a query in {where} puts {astray:.3g} of its attention elsewhere{hint}"

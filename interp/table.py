@@ -20,6 +20,7 @@ from interp.formats import FORMATS, TEXT, Format
 from interp.heads import Head
 from interp.labels import (
     ANTI_INDUCTION,
+    CROSS,
     FORCED_WINDOW,
     LABELS,
     MIXED,
@@ -210,7 +211,8 @@ class HeadScan:
     def summary(self) -> dict[str, int]:
         """How many heads have each primary label, the most specific label first."""
         counts = Counter(self.frame["label"].tolist())
-        order = [label for label in WORDS if label in counts]
+        words = [*WORDS[:2], *(kind.replace("_", " ") for kind in KINDS[1:])]
+        order = [label for label in words if label in counts]
         return {label: counts[label] for label in [*order, *sorted(set(counts) - set(order))]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -437,7 +439,7 @@ def _check_labels(frame: pd.DataFrame) -> None:
         got = f"got {', '.join(labels)[:80]!r} for {name}"
         if label != labels[0]:
             raise InputError(f"label must be the first of labels, got {label[:80]!r} for {name}")
-        if labels in ([MIXED], [NOT_ENOUGH]):
+        if labels in ([MIXED], [NOT_ENOUGH], [CROSS]):
             if (labels == [MIXED]) != bool(there & {*KINDS}):
                 rule = f"{MIXED} where there are scores, {NOT_ENOUGH} where there are none"
                 raise InputError(f"label must be {rule}, {got}")

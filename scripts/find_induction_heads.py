@@ -53,6 +53,7 @@ def main(
     tokens: command.TokensFile = None,
     special: command.SpecialIds = None,
     learned_sinks: command.LearnedSinks = False,
+    both_ways: command.BothWays = False,
 ) -> None:
     """Find out what each attention head of a language model does.
 
@@ -87,10 +88,9 @@ def main(
     ):
         if patterns is not None:
             taken = arrays.take(patterns, tokens)
-            scan = given.scan_given(
-                taken, patterns, tokens, special=ids, learned_sinks=learned_sinks
-            )
-            shown = given.first_prompt(taken, learned_sinks=learned_sinks)
+            how = {"learned_sinks": learned_sinks, "causal": not both_ways}
+            scan = given.scan_given(taken, patterns, tokens, special=ids, **how)
+            shown = given.first_prompt(taken, **how)
             whole = int((taken.tokens[0] != NONE).sum())
         else:
             opened = interp.load_model(model, dtype=dtype, device=device)

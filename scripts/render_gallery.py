@@ -32,6 +32,7 @@ class Shown:
     Attributes:
         rows: The token ids of each prompt.
         most: Tokens of a prompt that a picture shows.
+        causal: Whether no query looks ahead.
         scan: Labels the heads.
         page: The page, of a table, of some heads, within a limit.
         patterns: Of the prompt with that number, in some layers, as much as a picture shows.
@@ -39,6 +40,7 @@ class Shown:
 
     rows: list[list[int]]
     most: int
+    causal: bool
     scan: "Callable[[command.Stage], HeadScan]"
     page: "Callable[[HeadScan, list[Head] | None, float, command.Stage], Gallery]"
     patterns: "Callable[[int, list[int] | None], AttentionPatterns]"
@@ -94,6 +96,7 @@ def main(
     tokens: command.TokensFile = None,
     special: command.SpecialIds = None,
     learned_sinks: command.LearnedSinks = False,
+    both_ways: command.BothWays = False,
 ) -> None:
     """Show every attention head of a model: a page for the browser, and pictures for a paper.
 
@@ -132,7 +135,8 @@ def main(
         command.progress(f"reading {patterns}" if patterns else f"loading {model}") as step,
     ):
         if patterns is not None:
-            shown = _of_file(patterns, tokens, special, learned_sinks)
+            how = {"learned_sinks": learned_sinks, "causal": not both_ways}
+            shown = _of_file(patterns, tokens, special, how)
         else:
             opened = interp.load_model(model, dtype=dtype, device=device)
             if table and table.made_by.get("model", opened.name) != opened.name:
@@ -147,7 +151,8 @@ def main(
             chosen = _chosen(table, named, label)
         if "html" in formats:
             count = len(table.frame) if chosen is None else len(chosen)
-            size = pages.estimate(count, [len(row) for row in shown.rows])
+            lengths = [len(row) for row in shown.rows]
+            size = pages.estimate(count, lengths, causal=shown.causal)
             step(f"drawing {count} heads, a page of about {size:.1f} million bytes")
             page = shown.page(table, chosen, limit, step)
             page.save(scratch / "gallery.html")
@@ -166,6 +171,9 @@ def main(
 def _of_model(model: "Model", rows: list[list[int]], titles: list[str] | None, seed: int) -> Shown:
     from interp import attention_patterns, scan_heads
     from interp.pages import gallery as pages
+    from interp.patterns import beginning
+
+    causal = model.direction == "causal"
 
     def scan(step: command.Stage) -> "HeadScan":
         step(f"scanning {model.name}")
@@ -178,12 +186,14 @@ def _of_model(model: "Model", rows: list[list[int]], titles: list[str] | None, s
         return pages.gallery_of_model(table, model, rows, heads=heads, **more)
 
     def patterns(number: int, layers: list[int] | None) -> "AttentionPatterns":
-        return attention_patterns(model, rows[number][: pages.LONGEST], layers)
+        # Later tokens change the weights of those that see them.
+        run = rows[number][: pages.LONGEST if causal else None]
+        return beginning(attention_patterns(model, run, layers), pages.LONGEST)
 
-    return Shown(rows, pages.LONGEST, scan, page, patterns)
+    return Shown(rows, pages.LONGEST, causal, scan, page, patterns)
 
 
-def _of_file(file: Path, tokens: Path | None, special: str | None, learned_sinks: bool) -> Shown:
+def _of_file(file: Path, tokens: Path | None, special: str | None, how: dict[str, bool]) -> Shown:
     from interp import arrays, gallery, given
     from interp.targets import NONE
 
@@ -192,12 +202,12 @@ def _of_file(file: Path, tokens: Path | None, special: str | None, learned_sinks
 
     def scan(step: command.Stage) -> "HeadScan":
         step("labelling the heads")
-        return given.scan_given(taken, file, tokens, special=ids, learned_sinks=learned_sinks)
+        return given.scan_given(taken, file, tokens, special=ids, **how)
 
     def page(
         table: "HeadScan", heads: "list[Head] | None", limit: float, step: command.Stage
     ) -> "Gallery":
-        whole = arrays.read_patterns(taken, learned_sinks=learned_sinks)
+        whole = arrays.read_patterns(taken, **how)
         return gallery(table, whole, heads=heads, limit=limit)
 
     def patterns(number: int, layers: list[int] | None) -> "AttentionPatterns":
@@ -205,10 +215,10 @@ def _of_file(file: Path, tokens: Path | None, special: str | None, learned_sinks
         one = replace(
             taken, arrays=[layer[own] for layer in taken.arrays], tokens=taken.tokens[own]
         )
-        return given.first_prompt(one, learned_sinks=learned_sinks)
+        return given.first_prompt(one, **how)
 
     rows = [row[row != NONE].tolist() for row in taken.tokens]
-    return Shown(rows, given.SHOWN, scan, page, patterns)
+    return Shown(rows, given.SHOWN, how["causal"], scan, page, patterns)
 
 
 def _asked(draw: str | None, query: int | None, *, pictures: bool, named: bool) -> list[str]:
@@ -251,12 +261,16 @@ def _prompts(
                 rows.append(model.to_tokens(text)[0].tolist())
         return rows, None
     length = min(49, model.n_ctx)
-    probe = tokens.repeated(model.vocabulary, rows=1, length=length, bos=model.bos, seed=seed)
-    rows, titles = [probe.tokens[0].tolist()], [f"{length} random tokens that repeat"]
+    closing = [] if model.closing is None else [model.closing]
+    ids, inside = model.vocabulary, length - len(closing)
+    probe = tokens.repeated(ids, rows=1, length=inside, bos=model.bos, seed=seed)
+    rows = [[*probe.tokens[0].tolist(), *closing]]
+    titles = [f"{length} random tokens that repeat"]
     encoded = dict(zip(tokens.passages(), encoded_passages(model)))
     if "prose" in encoded:
         opening = [] if model.bos is None else [model.bos]
-        rows.append([*opening, *encoded["prose"].tolist()][: min(128, model.n_ctx)])
+        opened = [*opening, *encoded["prose"].tolist()]
+        rows.append([*opened[: min(128, model.n_ctx) - len(closing)], *closing])
         titles.append(f"{len(rows[1])} tokens of prose")
     return rows, titles
 
@@ -272,7 +286,7 @@ def _figures(
 ) -> "Iterator[tuple[str, Figure]]":
     """Each figure that is asked for, with its name."""
     from interp import plots
-    from interp.labels import LABELS
+    from interp.pages.kinds import WORDS
 
     if "layers" in asked:
         yield "score_by_layer", plots.score_by_layer(table)
@@ -283,7 +297,7 @@ def _figures(
         yield "zoo", plots.head_zoo(table, patterns, whole=len(shown.rows[0]))
     if not {"page", "heads", "arcs"} & set(asked):
         return
-    kinds = [kind for kind, word in LABELS.items() if label and word in label.split(",")]
+    kinds = [kind for kind, word in WORDS.items() if label and word in label.split(",")]
     layers = None if heads is None else sorted({head.layer for head in heads})
     for number, row in enumerate(shown.rows):
         step(f"drawing prompt {number + 1}")
@@ -294,7 +308,7 @@ def _figures(
             yield (
                 f"gallery{end}",
                 plots.pattern_page(
-                    table, patterns, top=top, heads=heads, kinds=kinds or list(LABELS), whole=whole
+                    table, patterns, top=top, heads=heads, kinds=kinds or list(WORDS), whole=whole
                 ),
             )
         for head in heads or []:

@@ -1,9 +1,13 @@
 """Small galleries to look at: planted heads, and texts that try to break out of the page."""
 
 import torch
+from test_encoder_decoder import random_model
+from test_two_directional import CLS, SEP, bert_tokenizer, planted
 
-from interp.hooks import AttentionPatterns
+from interp.arrays import read_patterns
+from interp.hooks import AttentionPatterns, attention_patterns
 from interp.labels import classify_heads
+from interp.models import load_model
 from interp.pages.gallery import gallery
 from interp.table import HeadScan
 from interp.targets import NONE, TARGETS
@@ -61,6 +65,25 @@ def patterns_of(plan=PLAN, tokens=TOKENS, texts=None):
 
 def scan_of(patterns, model="planted"):
     return HeadScan.of(classify_heads(patterns), made_by={"model": model, "bos": 0})
+
+
+def looking_ahead():
+    """Heads of every kind that looks both ways, one for each, over two sentences."""
+    planted_heads, tokens = planted()
+    patterns = read_patterns(torch.stack([*planted_heads.values()]), tokens, causal=False)
+    patterns.special = frozenset({CLS, SEP})
+    patterns.texts = [[f" t{token}" for token in tokens.tolist()]]
+    return patterns
+
+
+def looking_across():
+    """A random T5's attention to one text of another: 4 queries and 9 keys, and 9 of 4."""
+    model = load_model(random_model(), bert_tokenizer())
+    short, long = "w100 w101 w102", "w4 w5 w6 w7 w8 w9 w10"
+    return [
+        attention_patterns(model, read, stack="cross", decoder_inputs=written)
+        for read, written in ((long, short), (short, f"{long} w11"))
+    ]
 
 
 def hostile():

@@ -486,6 +486,18 @@ def test_a_prompt_of_many_tokens_is_drawn_by_its_first_ones_behind_the_padding()
     assert torch.equal(shown[0, 0, 0], planted("previous", SHOWN))
 
 
+def test_attention_that_looks_ahead_is_read_whole_before_its_first_tokens_are_drawn():
+    length = SHOWN + 40
+    tokens = torch.tensor([[NONE, *range(length), NONE]])
+    even = torch.zeros(1, 1, 1, length + 2, length + 2)
+    even[..., 1:-1, 1:-1] = 1 / length
+    shown = first_prompt(take(even, tokens), causal=False)
+    assert shown.tokens.tolist() == [list(range(SHOWN))]
+    assert shown.shape[-2:] == (SHOWN, SHOWN)
+    assert (shown == 1 / length).all()
+    assert len(shown.texts[0]) == SHOWN
+
+
 def test_a_layer_whose_attention_goes_past_its_hook_is_reported():
     class Elsewhere(torch.nn.Module):
         def forward(self, stream: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:

@@ -15,14 +15,27 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
-from paged import BREAKOUTS, TOKENS, hostile, pattern, patterns_of, plain, scan_of
+from paged import (
+    BREAKOUTS,
+    TOKENS,
+    hostile,
+    looking_across,
+    looking_ahead,
+    pattern,
+    patterns_of,
+    plain,
+    scan_of,
+)
 from PIL import Image
+from test_two_directional import CLS, SEP, bert_tokenizer, encoder
 from tiny_models import tiny, words_tokenizer
 
 import interp
 from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import classify_heads
+from interp.pages import gallery as pages
+from interp.pages import prompts
 from interp.pages.gallery import estimate, gallery, gallery_of_model
 from interp.pages.kinds import marked_of_head
 from interp.pages.packing import as_steps, packed, thumbnail, unpacked
@@ -83,6 +96,16 @@ def test_packing_keeps_any_weight_to_half_a_step():
     pattern = torch.rand(3, 40, 40, generator=generator).tril()
     for one, steps in zip(pattern, as_steps(pattern, where="here"), strict=True):
         assert (unpacked(packed(steps)) - one).abs().max() <= 0.5 / 255 + 1e-6
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (4, 9), (9, 4), (1, 5), (5, 1)])
+def test_what_looks_both_ways_or_at_another_text_is_packed_whole(shape):
+    pattern = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    steps = as_steps(pattern, where="here", causal=False)
+    for one, own in zip(pattern, steps, strict=True):
+        kept = unpacked(packed(own, causal=False), keys=shape[1])
+        assert (kept - one).abs().max() <= 0.5 / 255 + 1e-6
+    assert thumbnail(steps, most=3).shape[1:] == tuple(-(-n // -(-max(shape) // 3)) for n in shape)
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, torch.nan, torch.inf])
@@ -496,6 +519,162 @@ def test_a_models_page_is_the_same_as_that_of_its_patterns():
     at_once = gallery(scan, interp.attention_patterns(model, text))
     assert by_layer.to_html() == at_once.to_html()
     assert len(by_layer.heads) == 8
+
+
+def test_a_page_of_heads_that_look_ahead_holds_every_weight_its_kinds_and_their_targets():
+    patterns = looking_ahead()
+    made = gallery(classify_heads(patterns), patterns)
+    page = Parsed(made.to_html())
+    for head in range(7):
+        kept = unpacked(page.scripts[f"w0-L0H{head}"], keys=28)
+        assert (kept - patterns[0, 0, head]).abs().max() < CLOSE
+    kinds = [kind["kind"] for kind in page.data["kinds"]]
+    assert kinds == [*page.data["prompts"][0]["targets"]]
+    assert "next_token" in kinds
+    assert "induction" not in kinds
+    assert page.data["looks"]["local window"] == "looks at 4 tokens on each side"
+    assert page.data["groups"] == [
+        *("duplicate token", "previous token", "next token"),
+        *("current token", "local window", "sink", "mixed"),
+    ]
+    (prompt,) = page.data["prompts"]
+    assert prompt["causal"] is False
+    assert prompt["targets"]["next_token"][10] == [11]
+    assert prompt["targets"]["duplicate_token"][2] == [13]  # A later copy.
+    # Special tokens are places to rest, before the query and after it.
+    assert prompt["sinks"]["L0H5"] == [7, 27]
+    known = asdict(Thresholds()), [CLS, SEP]
+    head = patterns[0, 0, 5].as_subclass(torch.Tensor)
+    outlined = marked_of_head("sink", patterns.tokens[0], head, *known, causal=False)
+    assert outlined[10].nonzero().flatten().tolist() == [0, 7, 27]
+    assert not outlined[[0, 7, 27]].any()
+
+
+def test_no_pixel_of_a_head_that_looks_ahead_is_out_of_sight():
+    patterns = looking_ahead()
+    image = Image.open(io.BytesIO(gallery(classify_heads(patterns), patterns)._repr_png_()))
+    colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    assert not (colours == [0xE3, 0xE6, 0xEA]).all(1).any()
+
+
+def test_a_page_of_cross_attention_has_the_tokens_of_both_texts_and_no_labels():
+    wide, tall = looking_across()
+    made = gallery(None, [wide, tall])
+    page = Parsed(made.to_html())
+    for prompt, patterns in enumerate((wide, tall)):
+        queries, keys = patterns.shape[-2:]
+        assert queries != keys
+        for head in made.heads:
+            kept = unpacked(page.scripts[f"w{prompt}-{head}"], keys=keys)
+            assert (kept - patterns[head.layer, 0, head.head]).abs().max() < CLOSE
+        told = page.data["prompts"][prompt]
+        assert told["ids"] == patterns.tokens[0].tolist()
+        assert told["keys"] == {
+            "ids": patterns.key_tokens[0].tolist(),
+            "labels": distinct(patterns.key_texts[0], patterns.key_tokens[0].tolist()),
+        }
+        assert told["targets"] == {}
+    assert {head["label"] for head in page.data["heads"]} == {"cross-attention"}
+    assert page.data["kinds"] == []
+    assert made._repr_png_().startswith(b"\x89PNG")
+    assert made.head("L1H2")._repr_png_().startswith(b"\x89PNG")
+    scan = classify_heads(torch.eye(5).expand(3, 1, 4, 5, 5), range(5))
+    with pytest.raises(InputError, match=r"scan must be None for cross-attention.* got list"):
+        gallery(scan, wide)
+    with pytest.raises(InputError, match=r"scan must be None for cross-attention.* got NoneType"):
+        gallery(None, plain()[1])
+
+
+def test_padding_is_cut_off_on_every_side_of_every_kind_of_pattern():
+    model = interp.load_model(encoder())
+    rows = [[CLS, *range(10, 20), SEP], [CLS, 7, 8, SEP]]
+    together = interp.attention_patterns(model, rows)
+    made = gallery(interp.scan_heads(model, rows=1, quick=True), together)
+    for row, ids in enumerate(rows):
+        assert made.prompts[row].ids == ids
+        kept = unpacked(Parsed(made.to_html()).scripts[f"w{row}-L1H2"], keys=len(ids))
+        assert (kept - together[1, row, 2, : len(ids), : len(ids)]).abs().max() < CLOSE
+    stack = torch.zeros(1, 2, 1, 4, 5)
+    stack[0, 0, 0, :, :5], stack[0, 1, 0, :2, :3] = 1 / 5, 1 / 3
+    across = interp.arrays.Layers(
+        [stack[0]],
+        [0],
+        torch.tensor([[1, 2, 3, 4], [5, 6, -1, -1]]),
+        causal=False,
+        stack="cross",
+        key_tokens=torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, -1, -1]]),
+    )
+    assert torch.equal(interp.read_patterns(across).as_subclass(torch.Tensor), stack)
+    shapes = [prompt.pattern(Head(0, 0)).shape for prompt in gallery(None, across).prompts]
+    assert shapes == [(4, 5), (2, 3)]
+    stack[0, 1, 0, 0] = torch.tensor([0, 0, 0, 1, 0])
+    with pytest.raises(InputError, match="must leave padding alone"):
+        gallery(None, across)
+
+
+def test_a_page_of_a_bert_is_the_same_by_model_as_by_patterns_and_of_long_prompts_too(monkeypatch):
+    monkeypatch.setattr(pages, "LONGEST", 8)
+    monkeypatch.setattr(prompts, "LONGEST", 8)
+    model = interp.load_model(encoder(), bert_tokenizer())
+    scan = interp.scan_heads(model, rows=1, quick=True)
+    text = " ".join(f"w{i}" for i in range(4, 20))
+    by_layer = gallery_of_model(scan, model, [text])
+    patterns = interp.attention_patterns(model, text)
+    assert by_layer.to_html() == gallery(scan, patterns).to_html()
+    # The rows that are shown are those of the whole prompt.
+    assert (by_layer.prompts[0].pattern(Head(0, 1)) - patterns[0, 0, 1, :8, :8]).abs().max() < CLOSE
+    assert by_layer.notes == [
+        "A prompt of 18 tokens is cut to its first 8; the weights shown are the same as in the"
+        " whole. What goes to the others is not shown."
+    ]
+
+
+def sources(tmp_path):
+    """The same patterns of a model from wherever they may come, each with its token ids."""
+    model = tiny("gpt2")
+    model.set_attn_implementation("eager")
+    ids = torch.tensor([[5, 6, 7, 5, 6]])
+    with torch.no_grad():
+        output = model(ids, output_attentions=True)
+    patterns = interp.attention_patterns(model, ids)
+    named = {f"layer{i}": layer[0].numpy() for i, layer in enumerate(output.attentions)}
+    np.savez(tmp_path / "p.npz", **named, tokens=ids.numpy())
+    cache = {f"blocks.{i}.attn.hook_pattern": layer for i, layer in enumerate(output.attentions)}
+    return patterns, {
+        "a tuple": (output.attentions, ids),
+        "a model's output": (output, ids),
+        "numpy": (patterns.numpy(), ids.numpy()),
+        "a cache": (cache, ids),
+        "a mapping with its ids": ({**cache, "input_ids": ids}, None),
+        "a file": (tmp_path / "p.npz", None),
+        "several files": ([tmp_path / "p.npz", str(tmp_path / "p.npz")], None),
+        "what was read": (interp.arrays.take(tmp_path / "p.npz"), None),
+    }
+
+
+def test_a_gallery_takes_patterns_of_every_source(tmp_path):
+    patterns, every = sources(tmp_path)
+    scan = classify_heads(patterns)
+    for name, (source, tokens) in every.items():
+        made = gallery(scan, source, tokens)
+        assert len(made.prompts) == 1 + (name == "several files"), name
+        for prompt in made.prompts:
+            assert prompt.ids == [5, 6, 7, 5, 6], name
+            for head in made.heads:
+                own = patterns[head.layer, 0, head.head]
+                assert (prompt.pattern(head) - own).abs().max() < CLOSE, name
+
+
+def test_patterns_that_look_ahead_are_shown_where_that_is_said(tmp_path):
+    patterns = looking_ahead()
+    scan = classify_heads(patterns)
+    plain_array = patterns.numpy()
+    with pytest.raises(InputError, match="looks both ways, give causal=False"):
+        gallery(scan, plain_array, patterns.tokens)
+    made = gallery(scan, plain_array, patterns.tokens, causal=False)
+    assert (made.prompts[0].pattern(Head(0, 0)) - patterns[0, 0, 0]).abs().max() < CLOSE
+    with pytest.raises(InputError, match="patterns must be causal"):
+        gallery(scan, patterns, causal=True)
 
 
 def test_a_models_page_takes_prompts_of_several_lengths_and_some_heads():

@@ -8,7 +8,16 @@ from typing import ClassVar
 
 import pytest
 import torch
-from paged import BREAKOUTS, TOKENS, hostile, patterns_of, plain, scan_of
+from paged import (
+    BREAKOUTS,
+    TOKENS,
+    hostile,
+    looking_across,
+    looking_ahead,
+    patterns_of,
+    plain,
+    scan_of,
+)
 
 from interp.labels import classify_heads
 from interp.pages.gallery import gallery
@@ -96,6 +105,11 @@ def test_heads_are_found_by_name_and_sorted_by_a_score(show):
     page.select_option("#order", "previous_token")
     frame = scan_of(patterns).frame.sort_values("previous_token", ascending=False, kind="stable")
     assert heads_of(page)[0] == frame["name"].tolist()[0]
+    under = page.inner_text(f"[data-head={heads_of(page)[0]}] i")
+    assert under == f"{frame['previous_token'].tolist()[0]:.2f}"
+    assert "of the label or score that the heads are chosen or sorted by" in page.inner_text(
+        "#notes"
+    )
     page.select_option("#order", "layer")
     assert heads_of(page) == sorted(heads_of(page))
 
@@ -236,6 +250,109 @@ def test_several_prompts_are_chosen_from_one_page(show):
     query, key, value = read(page)
     assert (query, key) == (6, 2)
     assert abs(value - short[0, 0, 2, 6, 2].item()) < CLOSE
+
+
+def test_a_head_that_looks_ahead_is_read_on_both_sides_of_the_query(show):
+    patterns = looking_ahead()
+    page = show(gallery(classify_heads(patterns), patterns).to_html())
+    assert not page.is_visible(".unseen")
+    page.wait_for_function("() => document.querySelector('[data-head=L0H0] canvas').width === 28")
+    opaque = page.evaluate(
+        "[...document.querySelector('[data-head=L0H0] canvas').getContext('2d')"
+        ".getImageData(0, 0, 28, 28).data].every((value, i) => i % 4 < 3 || value === 255)"
+    )
+    assert opaque
+    for name in ("L0H0", "L0H3"):
+        head = int(name[-1])
+        open_head(page, name)
+        for place in ((3, 4), (2, 13), (0, 27), (27, 0), (14, 3)):
+            move_to(page, *place)
+            query, key, value = read(page)
+            assert (query, key) == place
+            assert abs(value - patterns[0, 0, head, query, key].item()) < CLOSE
+        page.keyboard.press("Escape")
+    open_head(page, "L0H5")
+    assert page.evaluate("targetsOf(view.head)[10]") == [0, 7, 27]
+    page.keyboard.press("End")
+    assert read(page)[:2] == (27, 27)
+    for _ in range(30):
+        page.keyboard.press("ArrowUp")
+    assert read(page)[:2] == (0, 27)
+    page.click("#circuitsvis-open")
+    page.frame_locator("#frame iframe").locator("canvas").first.wait_for()
+
+
+@pytest.mark.parametrize("prompt", [0, 1])
+def test_attention_to_another_text_is_read_with_the_tokens_of_both(show, prompt):
+    both = looking_across()
+    page = show(gallery(None, both, titles=["wide", "tall"]).to_html())
+    page.select_option("#prompt", label=["wide", "tall"][prompt])
+    patterns = both[prompt]
+    queries, keys = patterns.shape[-2:]
+    open_head(page, "L1H2")
+    assert page.is_hidden("#circuitsvis-open")
+    assert page.is_hidden("#marking")
+    for place in ((0, 0), (queries - 1, keys - 1), (0, keys - 1), (queries - 1, 0)):
+        move_to(page, *place)
+        query, key, value = read(page)
+        assert (query, key) == place
+        assert abs(value - patterns[1, 0, 2, query, key].item()) < CLOSE
+        told = page.inner_text("#readout")
+        assert f"query {query} {patterns.texts[0][query]}" in told
+        assert f"key {key} {patterns.key_texts[0][key]}" in told
+    for strip, count in (("#queries", queries), ("#strip", keys)):
+        assert page.locator(f"{strip} bdi").count() == count
+    page.locator("#queries bdi").nth(1).click()
+    assert read(page)[:2] == (1, patterns[1, 0, 2, 1].argmax().item())
+    page.locator("#strip bdi").nth(2).click()
+    assert read(page)[:2] == (1, 2)
+    page.select_option("#role", "key")
+    shades = page.eval_on_selector_all(
+        "#queries bdi", "all => all.map((one) => parseFloat(one.style.background.split(',')[3]))"
+    )
+    assert shades == pytest.approx(patterns[1, 0, 2, :, 2].tolist(), abs=0.01)
+
+
+def test_keys_pressed_faster_than_heads_open_skip_none(show):
+    made, _ = plain()
+    page = show(made.to_html())
+    shown = heads_of(page)
+    open_head(page, shown[0])
+    page.evaluate(
+        "for (let i = 0; i < 5; i++) $('view').dispatchEvent("
+        "new KeyboardEvent('keydown', { key: 'PageDown', bubbles: true, cancelable: true }))"
+    )
+    page.wait_for_function("name => $('name').textContent === name", arg=shown[5])
+    # Nor does one that opens late take the place of what was asked for after it.
+    for then in ("openHead(data.heads[1])", "$('view').close()"):
+        page.evaluate(
+            "() => { const own = inflate; let late = true; inflate = async (id) => {"
+            " if (late) { late = false; await new Promise((done) => setTimeout(done, 200)); }"
+            f" return own(id); }}; openHead(data.heads[0]); {then}; }}"
+        )
+        page.wait_for_timeout(300)
+        assert page.inner_text("#name") == page.evaluate("data.heads[1].name")
+    assert not page.evaluate("$('view').open")
+
+
+def test_the_prompt_of_an_open_head_can_be_changed(show):
+    long, short = patterns_of(), patterns_of(tokens=TOKENS[:7])
+    made = gallery(scan_of(long), [long, short], titles=["the long one", "the short one"])
+    page = show(made.to_html())
+    open_head(page, "L0H2")
+    assert page.evaluate("document.activeElement.id") == "map"
+    page.select_option("#prompt-here", label="the short one")
+    page.wait_for_function("() => $('strip').children.length === 7")
+    assert page.inner_text("#name") == "L0H2"
+    move_to(page, 6, 2)
+    query, key, value = read(page)
+    assert (query, key) == (6, 2)
+    assert abs(value - short[0, 0, 2, 6, 2].item()) < CLOSE
+    page.keyboard.press("Escape")
+    assert page.evaluate("$('prompt').selectedOptions[0].textContent") == "the short one"
+    page = show(plain()[0].to_html())
+    open_head(page, "L0H2")
+    assert page.is_hidden("#prompts-here")
 
 
 def test_circuitsvis_shows_the_same_head_in_a_frame_without_an_origin(show):

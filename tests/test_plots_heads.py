@@ -9,16 +9,18 @@ import pytest
 import torch
 from matplotlib.colors import same_color
 from matplotlib.patches import PathPatch
-from paged import BREAKOUTS, ODD, TOKENS, patterns_of, scan_of
+from paged import BREAKOUTS, ODD, TOKENS, looking_across, looking_ahead, patterns_of, scan_of
 
 from interp import plots
 from interp.errors import InputError
+from interp.heads import Head
 from interp.labels import LABELS
 from interp.plots import attention_arcs, head_page, head_zoo, save_figure, score_by_layer, style
 from interp.plots.prompts import Shown
 from interp.table import HeadScan
-from interp.targets import NONE
+from interp.targets import BOTH_WAYS, NONE
 
+AHEAD = looking_ahead()
 PATTERNS = patterns_of()
 SCAN = scan_of(PATTERNS)
 LENGTH = len(TOKENS)
@@ -76,6 +78,83 @@ def test_an_arc_is_as_wide_as_its_weight_and_orange_to_a_target():
     orange = [arc for arc in drawn if same_color(arc.get_edgecolor()[:3], style.ACCENT)]
     (target,) = (round(arc.get_path().vertices[-1][0]) for arc in orange)
     assert TOKENS[target - 1] == TOKENS[query]
+
+
+@pytest.mark.parametrize("query", [2, 13])
+def test_arcs_go_to_both_sides_of_a_query_that_looks_ahead(query):
+    drawn = arcs(attention_arcs(AHEAD, "L0H3", query, scan=scan_of(AHEAD)))
+    (arc,) = drawn  # The other copy, before it or after it.
+    assert {round(arc.get_path().vertices[0][0]), round(arc.get_path().vertices[-1][0])} == {2, 13}
+    assert same_color(arc.get_edgecolor()[:3], style.ACCENT)
+
+
+def test_the_number_at_an_arc_stands_above_it_and_hides_none():
+    length = 128
+    weights = torch.eye(length)
+    weights[-1] = 0
+    weights[-1, -2:] = 0.5
+    figure = attention_arcs(weights[None], "L0H0", None, range(length))
+    figure.draw_without_rendering()
+    numbers = [text for text in figure.axes[0].texts if text.get_text() == "0.50"]
+    assert numbers
+    tops = {
+        round(arc.get_path().vertices[-1][0]): arc.get_window_extent().y1 for arc in arcs(figure)
+    }
+    for number in numbers:
+        assert number.get_bbox_patch() is None
+        assert number.get_window_extent().y0 >= tops[round(2 * number.xy[0]) - 127] - 1
+
+
+def test_a_head_that_looks_ahead_is_drawn_whole_with_the_targets_of_its_kind():
+    scan = scan_of(AHEAD)
+    for head in (0, 5):
+        figure = head_page(AHEAD, f"L0H{head}", scan=scan)
+        shown = image(figure.axes[0])
+        assert not np.ma.getmaskarray(shown).any()
+        assert (shown == AHEAD[0, 0, head].numpy()).all()
+        assert not any("out of sight" in text.get_text() for text in figure.legends[0].texts)
+        inside(figure)
+    assert "L0H0, next token (score 1.00)" in told(head_page(AHEAD, "L0H0", scan=scan))
+    page = plots.pattern_page(scan, AHEAD)
+    assert all(not np.ma.getmaskarray(image(axes)).any() for axes in page.axes if axes.images)
+    assert "next token" in told(page)
+    assert "every other copy is a target" in told(page)
+    zoo = plots.head_zoo(scan, AHEAD)
+    titles = [axes.get_title().split()[0] for axes in zoo.axes if axes.images]
+    assert titles == [x for head in (3, 1, 0, 2, 4, 5) for x in ("ideal", f"L0H{head}")]
+    for figure in (page, zoo, score_by_layer(scan), plots.score_mosaic(scan)):
+        inside(figure)
+    named = [axes.get_title(loc="left").split(":")[0] for axes in score_by_layer(scan).axes]
+    assert named == [kind.replace("_", " ") for kind in BOTH_WAYS]
+
+
+@pytest.mark.parametrize("one", [0, 1])
+def test_cross_attention_is_drawn_with_the_tokens_of_both_texts(one):
+    patterns = looking_across()[one]
+    figure = head_page(patterns, "L1H2")
+    panel = figure.axes[0]
+    assert image(panel).shape == patterns.shape[-2:]
+    assert (image(panel) == patterns[1, 0, 2].numpy()).all()
+    ticks = [
+        [t.get_text() for t in side()] for side in (panel.get_yticklabels, panel.get_xticklabels)
+    ]
+    assert ticks == [patterns.texts[0], patterns.key_texts[0]]
+    keys = len(patterns.key_texts[0])
+    assert f"{len(patterns.texts[0])} tokens, looking at {keys} tokens of another" in told(figure)
+    inside(figure)
+    for draw in (lambda: attention_arcs(patterns, "L1H2"), lambda: head_zoo(SCAN, patterns)):
+        with pytest.raises(
+            InputError, match="must be a text's attention to itself here, got cross"
+        ):
+            draw()
+    with pytest.raises(InputError, match="must be a text's attention to itself here, got cross"):
+        plots.pattern_page(SCAN, patterns)
+
+
+def test_the_chosen_heads_are_not_called_the_strongest():
+    heads = [Head(1, 0), Head(0, 0)]
+    assert "the chosen heads of each kind" in told(plots.pattern_page(SCAN, PATTERNS, heads=heads))
+    assert "the strongest heads of each kind" in told(plots.pattern_page(SCAN, PATTERNS))
 
 
 def test_what_is_too_thin_for_an_arc_is_summed_up():

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paged import looking_ahead
 from test_gallery import Parsed
+from test_two_directional import CLS, SEP, bert_tokenizer, encoder
 from tiny_models import tiny, words_tokenizer
 
 import interp
@@ -84,6 +86,24 @@ def test_patterns_in_a_file_are_shown_without_a_model(made, tmp_path):
         assert (kept - patterns[1, row, 2]).abs().max() < 0.002
 
 
+def test_a_model_that_looks_both_ways_is_shown_and_drawn_whole(tmp_path):
+    encoder().save_pretrained(tmp_path / "bert")
+    bert_tokenizer().save_pretrained(tmp_path / "bert")
+    given = ["--model", tmp_path / "bert", "--heads", "L1H2", "--out", tmp_path / "out"]
+    done = run(*given, "--format", "html,svg")
+    assert done.returncode == 0, done.stderr
+    page = Parsed((tmp_path / "out" / "gallery.html").read_text(encoding="utf-8"))
+    model = interp.load_model(tmp_path / "bert")
+    assert len(page.data["prompts"]) == 2
+    for row, prompt in enumerate(page.data["prompts"]):
+        assert (prompt["ids"][0], prompt["ids"][-1], prompt["causal"]) == (CLS, SEP, False)
+        kept = unpacked(page.scripts[f"w{row}-L1H2"], keys=len(prompt["ids"]))
+        own = interp.attention_patterns(model, [prompt["ids"]])
+        assert (kept - own[1, 0, 2]).abs().max() < 0.002
+    each = {f"{of}{n}" for of in ("gallery", "head_L1H2") for n in ("", "_2")}
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == each
+
+
 def test_only_the_heads_asked_for_are_drawn_on_prompts_of_our_own(made, tmp_path):
     given = ["--model", made / "model", "--scan", made / "heads.json", "--out", tmp_path]
     done = run(*given, "--heads", "L0H1, 1.2")
@@ -147,7 +167,15 @@ MISTAKES = {
         "--heads must be in the scan, got L0H99",
     ),
     "a picture without its format": (["--draw", "zoo"], "--draw must come with a picture"),
-    "unknown label": (["--label", "clever"], "--label"),
+    "unknown label": (
+        ["--label", "clever"],
+        "--label: label must be one of induction, anti-induction, duplicate token, previous token,"
+        " current token, local window, sink, mixed, got 'clever'",
+    ),
+    "both ways without patterns": (
+        ["--both-ways"],
+        "--both-ways must stand with --patterns, got it alone",
+    ),
     "empty prompt": (["--prompt", ""], "prompt must have at least one token"),
     "prompt beyond the context": (["--prompt", "w5 " * 99], "prompt must fit the model's context"),
     "a file beyond the context": (
@@ -172,11 +200,10 @@ AFTER_LOADING = {
 
 ONE_BY_ONE = """
 import json, runpy, sys
-for arguments in json.load(sys.stdin):
-    sys.argv = [SCRIPT, *arguments]
+for sys.argv in json.load(sys.stdin):
     code = 0
     try:
-        runpy.run_path(SCRIPT, run_name="__main__")
+        runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as left:
         code = left.code
     for stream in (sys.stdout, sys.stderr):
@@ -184,9 +211,25 @@ for arguments in json.load(sys.stdin):
 """
 
 
+def one_by_one(calls, folder):
+    """What each call printed, told and came to, all in one process: starting it takes longest."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_BY_ONE],
+        input=json.dumps([[str(argument) for argument in call] for call in calls]),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+        cwd=folder,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    split = [re.split(r"<<(\d+)>>\n", stream)[:-1] for stream in (done.stdout, done.stderr)]
+    return list(zip(split[0][::2], split[1][::2], split[1][1::2], strict=True))
+
+
 @pytest.fixture(scope="module")
 def mistaken(made, tmp_path_factory):
-    """All mistakes, one after the other in one process: starting it is most of the time."""
+    """All mistakes, one after the other."""
     out = tmp_path_factory.mktemp("mistakes") / "out"
     (out.parent / "long.txt").write_text("w5 " * 99, encoding="utf-8")
     (out.parent / "picture.png").write_bytes(b"\x89PNG\r\n")
@@ -195,20 +238,8 @@ def mistaken(made, tmp_path_factory):
         given = ["--model", made / "model", "--out", out]
         if name != "no such query" and "--scan" not in arguments:
             given += ["--scan", made / "heads.json"]
-        calls.append([str(argument) for argument in [*given, *arguments]])
-    done = subprocess.run(
-        [sys.executable, "-c", f"SCRIPT = {str(SCRIPT)!r}\n{ONE_BY_ONE}"],
-        input=json.dumps(calls),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=True,
-        cwd=out.parent,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-    split = [re.split(r"<<(\d+)>>\n", stream)[:-1] for stream in (done.stdout, done.stderr)]
-    results = zip(split[0][::2], split[1][::2], split[1][1::2], strict=True)
-    return dict(zip(MISTAKES, results, strict=True)), out
+        calls.append([SCRIPT, *given, *arguments])
+    return dict(zip(MISTAKES, one_by_one(calls, out.parent), strict=True)), out
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -223,6 +254,30 @@ def test_a_mistake_gets_a_line_and_exit_code_2_and_writes_nothing(mistake, mista
     assert "scanning" not in told
     assert printed == ""
     assert not out.exists()
+
+
+def test_patterns_that_look_ahead_are_taken_from_a_file_when_the_scripts_are_told_so(tmp_path):
+    patterns = looking_ahead()
+    np.savez(tmp_path / "p.npz", patterns=patterns.numpy(), tokens=patterns.tokens.numpy())
+    given = [SCRIPT, "--patterns", "p.npz", "--special", f"{CLS},{SEP}", "--out"]
+    table = [SCRIPT.with_name("find_induction_heads.py"), *given[1:]]
+    refused, shown, found = one_by_one(
+        [
+            [*given, "refused"],
+            [*given, "shown", "--both-ways", "--format", "html,svg"],
+            [*table, "found", "--both-ways", "--format", "svg"],
+        ],
+        tmp_path,
+    )
+    assert "a model that looks both ways, give causal=False (--both-ways)" in refused[1]
+    assert [result[2] for result in (refused, shown, found)] == ["2", "0", "0"]
+    assert not (tmp_path / "refused").exists()
+    page = Parsed((tmp_path / "shown" / "gallery.html").read_text(encoding="utf-8"))
+    assert page.data["groups"][2] == "next token"
+    assert (unpacked(page.scripts["w0-L0H0"], keys=28) - patterns[0, 0, 0]).abs().max() < 0.002
+    scan = interp.HeadScan.load(tmp_path / "found" / "heads.json")
+    assert scan.made_by["direction"] == "both ways"
+    assert [str(head) for head in scan.heads("next token")] == ["L0H0"]
 
 
 def test_a_prompts_file_is_taken_as_it_is_but_for_its_byte_order_mark(tmp_path):

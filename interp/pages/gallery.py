@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from interp.errors import InputError, is_number
 from interp.heads import Head
-from interp.labels import HeadLabel
+from interp.labels import CROSS, HeadLabel
 from interp.pages.page import Gallery
-from interp.pages.prompts import LONGEST, Prompt, begin, sources
+from interp.pages.prompts import LONGEST, Prompt, Source, Text, sources
 from interp.pages.visible import prose
 from interp.table import HeadScan
 from interp.targets import NONE
@@ -22,10 +22,11 @@ LIMIT = 20.0
 
 
 def gallery(
-    scan: HeadScan | Sequence[HeadLabel],
+    scan: HeadScan | Sequence[HeadLabel] | None,
     patterns: Any,
     tokens: Any = None,
     *,
+    causal: bool | None = None,
     texts: Sequence[Any] | None = None,
     layers: Sequence[int] | None = None,
     heads: Sequence[Any] | None = None,
@@ -36,11 +37,14 @@ def gallery(
     """A page with every head of `patterns`: all at a glance by label, and each in full.
 
     Args:
-        scan: The labels and scores, from `scan_heads` or `classify_heads`.
-        patterns: From `attention_patterns`, or attention after the softmax of any source, in
-            the shapes that `classify_heads` takes; each row of a batch is a prompt. A list of
-            what `attention_patterns` returned makes prompts of several lengths.
+        scan: The labels and scores, from `scan_heads` or `classify_heads`; None for
+            cross-attention, whose heads have no labels.
+        patterns: From `attention_patterns`, or attention after the softmax of any source that
+            `interp.read_patterns` takes; each row of a batch is a prompt. A list of such, each
+            with its tokens, makes prompts of several lengths.
         tokens: The token ids that were run, where `patterns` do not carry them.
+        causal: Whether no query looks ahead. If left out, what `attention_patterns` returned
+            knows it, and other patterns are causal, as for `classify_heads`.
         texts: The text of each token, for each row; `<id>` if there is none.
         layers: The layers' own numbers, where `patterns` do not carry them; `0, 1, ...`.
         heads: Which heads (`L5H1`, `Head(5, 1)`); all if left out.
@@ -52,18 +56,25 @@ def gallery(
             that is shown.
 
     Raises:
-        InputError: If shapes or lengths disagree, a pattern is no causal attention, `patterns`
-            have other layers or heads than `scan`, a head of `heads` is not there, or not even
-            one head of each label has room.
+        InputError: If shapes or lengths disagree, a pattern is no attention in its direction,
+            `patterns` have other layers or heads than `scan`, a head of `heads` is not there, not
+            even one head of each label has room, or cross-attention comes with a scan.
     """
-    table, room = _table(scan), room_of(limit)
-    rows = list(sources(patterns, tokens, texts, layers))
+    room = room_of(limit)
+    known = None if scan is None else _table(scan)
+    rows = list(sources(patterns, tokens, texts, layers, causal=causal))
     held = {layer: len(pattern) for row in rows for layer, pattern in row.layers}
+    if any((row.keys is None) == (known is None) for row in rows):
+        raise InputError(
+            "scan must be None for cross-attention, of whose heads no kind is defined, and for it"
+            f" alone, got {type(scan).__name__}"
+        )
+    table = _unlabelled(held) if known is None else known
     _refuse_another_model(table, held, some=all(row.named for row in rows))
     wanted = _wanted(table, heads, held)
     prompts = []
     for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
-        prompt = begin(row.ids, row.texts, table, name)
+        prompt = Prompt.of(row, table, name)
         for layer, pattern in row.layers:
             prompt.add(layer, pattern, wanted)
         if absent := wanted - prompt.weights.keys():
@@ -108,10 +119,14 @@ def gallery_of_model(
     prompts = []
     for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
         ids = row[row != NONE]
-        prompt = begin(ids, model.texts_of(ids), scan, name)
+        causal = model.direction == "causal"
+        text = Text(ids, model.texts_of(ids))
+        own = Source(text, [], named=True, causal=causal, special=model.special)
+        prompt = Prompt.of(own, scan, name)
         hooks.run(
             model,
-            ids[None, :LONGEST],
+            # Later tokens change the weights of those that see them.
+            ids[None, : LONGEST if causal else None],
             # A prompt is filled before the loop goes on.
             lambda layer, pattern, prompt=prompt: prompt.add(layer, pattern[0], wanted),
             layers=sorted({head.layer for head in wanted}),
@@ -122,7 +137,7 @@ def gallery_of_model(
     return _fitted(scan, wanted, prompts, title, room)
 
 
-def estimate(heads: int, lengths: Sequence[int]) -> float:
+def estimate(heads: int, lengths: Sequence[int], *, causal: bool = True) -> float:
     """About how large the page will be, in millions of bytes.
 
     Weights of language models take some 0.36 bytes each at 128 tokens and 0.16 at 512, where
@@ -130,7 +145,7 @@ def estimate(heads: int, lengths: Sequence[int]) -> float:
     still picture.
     """
     shown = [min(length, LONGEST) for length in lengths]
-    weights = sum(4 / n**0.5 * n * (n + 1) / 2 for n in shown)
+    weights = sum(4 / n**0.5 * n * ((n + 1) / 2 if causal else n) for n in shown)
     return 0.6 + heads * (weights + 1500) / 1e6
 
 
@@ -156,6 +171,12 @@ def _table(scan: Any) -> HeadScan:
     if not scan:
         raise InputError("scan must hold at least one head, got none")
     return HeadScan.of(scan)
+
+
+def _unlabelled(held: Mapping[int, int]) -> HeadScan:
+    """A table of heads without scores, all with the label that says what they are."""
+    heads = [Head(layer, head) for layer, count in held.items() for head in range(count)]
+    return HeadScan.of([HeadLabel(head, CROSS, (CROSS,), {}, {}) for head in heads])
 
 
 def _refuse_another_model(scan: HeadScan, held: Mapping[int, int], *, some: bool) -> None:

@@ -15,17 +15,13 @@ from typing import Any
 from interp.errors import InputError
 from interp.files import staged
 from interp.heads import Head
-from interp.labels import ANTI_INDUCTION, FORCED_WINDOW, LABELS
+from interp.labels import ANTI_INDUCTION, FORCED_WINDOW
 from interp.pages import webpage
-from interp.pages.kinds import looks
+from interp.pages.kinds import KIND_OF, WORDS, kinds_of, looks
 from interp.pages.prompts import Prompt, thresholds_of
 from interp.pages.sheet import Section, sheet
 from interp.pages.visible import prose
 from interp.table import HeadScan
-from interp.targets import TARGETS
-
-_KIND_OF = {word: kind for kind, word in LABELS.items()}
-_KIND_OF |= {ANTI_INDUCTION: "induction", FORCED_WINDOW: "local_window"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +132,7 @@ class Gallery:
             captions = [f"{row['name']} {_fixed(row['score'])}" for row in members]
             pictures = [prompt.pictures[Head(row["layer"], row["head"])] for row in members]
             sections.append(Section(f"{prose(word)} ({len(members)})", captions, pictures))
-        return sheet(sections)
+        return sheet(sections, causal=prompt.causal)
 
     def _rows(self) -> list[dict[str, Any]]:
         """What the page knows of each head."""
@@ -146,13 +142,20 @@ class Gallery:
         rows = []
         for head in self.heads:
             row = found[str(head)]
-            scores = {kind: None if row[kind] is None else round(row[kind], 4) for kind in TARGETS}
-            kind = _KIND_OF.get(row["label"])
-            score = scores[kind] if kind else None
+            scores = {
+                kind: None if row[kind] is None else round(row[kind], 4) for kind in self._kinds
+            }
+            kind = KIND_OF.get(row["label"])
+            score = scores.get(kind) if kind else None
             about = {"name": str(head), "layer": head.layer, "head": head.head}
             about |= {"label": row["label"], "labels": list(row["labels"])}
             rows.append(about | {"kind": kind, "score": score, "scores": scores})
         return rows
+
+    @property
+    def _kinds(self) -> dict[str, str]:
+        """The kinds that these heads can be of, each with its label."""
+        return {} if self.prompts[0].keys else kinds_of(self.scan.frame.columns)
 
     def _groups(self, rows: Sequence[dict[str, Any]]) -> list[str]:
         shown = {row["label"] for row in rows}
@@ -160,21 +163,22 @@ class Gallery:
 
     def _data(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         held = [word for row in rows for word in row["labels"]]
-        words = [*LABELS.values(), ANTI_INDUCTION, FORCED_WINDOW]
+        words = [*WORDS.values(), ANTI_INDUCTION, FORCED_WINDOW]
         words = [w for w in words if w in held] + sorted(set(held) - set(words))
-        thresholds = thresholds_of(self.scan)
+        thresholds, kinds = thresholds_of(self.scan), self._kinds
+        cross = any(prompt.keys for prompt in self.prompts)
         return {
-            "about": _about(self.scan, self.title),
-            "notes": [*self.notes, *([_ALONE] if self.alone else _NOTES)],
+            "about": _about(self.scan, self.title, cross),
+            "notes": [*self.notes, *_notes(bool(self.alone), cross)],
             "alone": self.alone and str(self.alone),
-            "kinds": [{"kind": kind, "word": word} for kind, word in LABELS.items()],
+            "kinds": [{"kind": kind, "word": word} for kind, word in kinds.items()],
             "looks": {
-                word: looks(kind, thresholds)
-                for word, kind in _KIND_OF.items()
-                if word != FORCED_WINDOW
+                word: looks(kind, thresholds, causal="induction" in kinds)
+                for word, kind in KIND_OF.items()
+                if word != FORCED_WINDOW and kind in kinds
             },
             "labels": [
-                {"word": word, "kind": _KIND_OF.get(word), "count": held.count(word)}
+                {"word": word, "kind": KIND_OF.get(word), "count": held.count(word)}
                 for word in words
             ],
             "groups": self._groups(rows),
@@ -184,6 +188,8 @@ class Gallery:
                     "title": p.title,
                     "ids": p.ids,
                     "labels": p.labels,
+                    "causal": p.causal,
+                    "keys": p.keys and {"ids": p.keys.ids.tolist(), "labels": p.keys.labels},
                     "targets": p.targets,
                     "sinks": {
                         row["name"]: p.sinks[Head(row["layer"], row["head"])]
@@ -197,10 +203,12 @@ class Gallery:
         }
 
 
-def _about(scan: HeadScan, title: str) -> str:
+def _about(scan: HeadScan, title: str, cross: bool) -> str:
     """What the labels come from, in words, and the model, if the title does not name it."""
     name = prose(str(scan.made_by.get("model", "attention patterns")))
     model = "" if name in title else f"{name}. "
+    if cross:
+        return "Heads that look at another text have no labels: no kind is defined for them."
     probe = next((p for p in scan.made_by.get("probes", []) if p.get("periods")), None)
     if probe is None:
         return f"{model}Labels and scores come with the patterns; no probe is on record."
@@ -210,19 +218,25 @@ def _about(scan: HeadScan, title: str) -> str:
     )
 
 
-_NOTES = [
-    "Each picture is one head: queries go down, keys across, counted from 0, and the colour is the"
-    " attention weight from 0 to 1. The number under a picture is the head's score: the mean"
-    " attention on the targets of its label, in the scan.",
-    "Weights are kept in steps of 1/255, so that each is within 0.002 of the model's. In small"
-    " pictures of long prompts a pixel is the largest weight of its block.",
-]
-
-
-_ALONE = (
-    "Queries go down, keys across, counted from 0, and the colour is the attention weight from 0"
-    " to 1. Weights are kept in steps of 1/255, so that each is within 0.002 of the model's."
+_SCORES = (
+    "The number under a picture is a score of the head in the scan: the mean attention on the"
+    " targets of the label or score that the heads are chosen or sorted by, else of its own label."
 )
+
+
+def _notes(alone: bool, cross: bool) -> list[str]:
+    """How to read the pictures, of one head or of all."""
+    sides = "queries go down, keys across"
+    if cross:
+        sides = "queries, of one text, go down, keys, of another, across"
+    read = f"{sides}, counted from 0, and the colour is the attention weight from 0 to 1."
+    steps = "Weights are kept in steps of 1/255, so that each is within 0.002 of the model's."
+    if alone:
+        return [f"{read[0].upper()}{read[1:]} {steps}"]
+    return [
+        f"Each picture is one head: {read}" + ("" if cross else f" {_SCORES}"),
+        f"{steps} In small pictures of long prompts a pixel is the largest weight of its block.",
+    ]
 
 
 def _fixed(score: float | None) -> str:

@@ -27,8 +27,11 @@ class Section:
     pictures: Sequence[UInt8[Tensor, "down across"]]
 
 
-def sheet(sections: Sequence[Section]) -> bytes:
-    """A PNG with the sections one below the other; the same bytes each time."""
+def sheet(sections: Sequence[Section], *, causal: bool = True) -> bytes:
+    """A PNG with the sections one below the other; the same bytes each time.
+
+    Where `causal`, later keys are out of sight.
+    """
     rows = [-(-len(section.pictures) // _COLUMNS) for section in sections]
     height = 2 * _EDGE + sum(_SECTION + r * _DOWN for r in rows)
     page = Image.new("P", (2 * _EDGE + _COLUMNS * _ACROSS, height), 254)
@@ -45,18 +48,19 @@ def sheet(sections: Sequence[Section]) -> bytes:
             down, across = divmod(place, _COLUMNS)
             corner = _EDGE + across * _ACROSS, top + _SECTION + down * _DOWN
             draw.text(corner, caption, fill=255, font=small)
-            page.paste(_image(picture), (corner[0], corner[1] + 14))
+            page.paste(_image(picture, causal), (corner[0], corner[1] + 14))
         top += _SECTION + count * _DOWN
     file = io.BytesIO()
     page.save(file, "png")
     return file.getvalue()
 
 
-def _image(picture: UInt8[Tensor, "down across"]) -> Image.Image:
+def _image(picture: UInt8[Tensor, "down across"], causal: bool) -> Image.Image:
     """One head, drawn large if it is small; the last three colours are not weights."""
     steps = picture.numpy().astype(np.int32) * 252 // 255
-    steps[np.triu_indices(len(steps), 1)] = 253
-    scale = max(1, SIDE // len(steps))
+    if causal:
+        steps[np.triu_indices(len(steps), 1)] = 253
+    scale = max(1, SIDE // max(steps.shape))
     return Image.fromarray(np.kron(steps, np.ones((scale, scale))).astype(np.uint8))
 
 

@@ -1,9 +1,6 @@
 """Figures as pictures (PNG) in a notebook or a page, for where pages cannot be shown."""
 
-import torch
-
 from interp.heads import Head
-from interp.pages.packing import unpacked
 from interp.pages.prompts import Prompt
 from interp.plots.head import head_figure
 from interp.plots.mosaic import score_mosaic
@@ -19,5 +16,6 @@ def scan_picture(scan: HeadScan) -> bytes:
 
 def head_picture(scan: HeadScan, prompt: Prompt, head: Head) -> bytes:
     """`plots.head_page` of the weights that a page keeps, as a PNG."""
-    shown = Shown(torch.tensor(prompt.ids), prompt.texts, {}, prompt.whole)
-    return as_png(head_figure(shown, head, unpacked(prompt.weights[head]), scan))
+    known = prompt.keys, prompt.causal, prompt.special
+    shown = Shown(prompt.text, {}, prompt.whole, *known)
+    return as_png(head_figure(shown, head, prompt.pattern(head), scan))

@@ -7,15 +7,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
+from matplotlib.patheffects import withStroke
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.labels import LABELS
-from interp.pages.kinds import marked_of_head
-from interp.pages.prompts import special_of, thresholds_of
+from interp.pages.kinds import WORDS
 from interp.plots.head import SIZE, SLOT
 from interp.plots.page import Page
-from interp.plots.prompts import Shown, how_many, kind_of
+from interp.plots.prompts import Shown, kind_of, labels_of
 from interp.plots.style import ACCENT, styled
 from interp.plots.texts import inches
 from interp.plots.words import head_name
@@ -44,6 +43,7 @@ def attention_arcs(
     row: int | None = None,
     whole: int | None = None,
     scan: HeadScan | None = None,
+    causal: bool | None = None,
 ) -> Figure:
     """The attention of one query of a head: tokens in a row, an arc from the query to each key.
 
@@ -61,35 +61,37 @@ def attention_arcs(
         row: Which prompt of a batch.
         whole: Tokens of the whole prompt.
         scan: Of the same model.
+        causal: Whether no query looks ahead.
 
     Raises:
-        InputError: As `head_page`, and if there is no such query.
+        InputError: As `head_page`, and if there is no such query, or it looks at another text.
     """
     head = Head.parse(head)
-    prompt = Shown.of(patterns, tokens, texts, layers, row, whole)
-    length = len(prompt.ids)
+    prompt = Shown.of(patterns, tokens, texts, layers, row, whole, causal=causal)
+    prompt.refuse_another_text()
+    length = len(prompt.text)
     query = length - 1 if query is None else query
     if not 0 <= query < length:
         raise InputError(f"query must be from 0 to {length - 1}, got {query}")
     attention = prompt.pattern(head)
-    weights = attention[query].tolist()[: query + 1]
-    kind = None if scan is None else kind_of(scan, head)
+    weights = attention[query].tolist()
+    kind = kind_of(scan, head, prompt)
     aimed = [False] * length
     if kind is not None and scan is not None:
-        cells = marked_of_head(kind, prompt.ids, attention, thresholds_of(scan), special_of(scan))
-        aimed = cells[query].tolist()
+        aimed = prompt.targets(kind, attention, scan)[query].tolist()
 
     slot = min(6.6 / length, 0.45)
-    strongest = sorted(range(query + 1), key=lambda key: -weights[key])
+    strongest = sorted(range(query + 1 if prompt.causal else length), key=lambda k: -weights[k])
+    farthest = query if prompt.causal else max(query, length - 1 - query)
     named = _apart([query, *strongest, *range(length)], SLOT / slot)
-    labels = prompt.labels(width=1.1, size=SIZE)
+    labels = labels_of(prompt.text, width=1.1, size=SIZE)
     longest = max(inches(labels[place], SIZE) for place in named)
     drawn = [key for key in strongest if weights[key] >= LEAST]
     rest = sum(weights[key] for key in strongest if weights[key] < LEAST)
     page = Page(
         head_name(scan, head),
         f"Where the query at position {query}, {labels[query]} (dot), looks. Prompt:"
-        f" {how_many(length, prompt.whole)}. The width of a line is its attention weight, from 0"
+        f" {prompt.size}. The width of a line is its attention weight, from 0"
         " to 1.",
         width=7.2,
         body=2.1 + longest + 0.6,
@@ -111,13 +113,23 @@ def attention_arcs(
                 "edgecolor": shade,
                 "alpha": 0.85,
             }
-            arc = PathPatch(_arc(query, key, 0.3 / slot), facecolor="none", **style)
+            height = _height(query - key, farthest)
+            arc = PathPatch(_arc(query, key, height, 0.3 / slot), facecolor="none", **style)
             panel.add_patch(arc).set_clip_on(False)
         numbers = [key for key in drawn if weights[key] >= NUMBERED]
         for key in _apart(numbers, 0.6 / slot):
-            at = (query + key) / 2, 0.75 * _height(query, key)
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-            panel.text(*at, f"{weights[key]:.2f}", size=6, ha="center", va="center", bbox=box)
+            at = (query + key) / 2, 0.75 * _height(query - key, farthest)
+            above = 0, WIDEST * weights[key] / 2 + 1
+            panel.annotate(
+                f"{weights[key]:.2f}",
+                at,
+                above,
+                textcoords="offset points",
+                size=6,
+                ha="center",
+                va="bottom",
+                path_effects=[withStroke(linewidth=1.5, foreground="white")],
+            )
         panel.set_xticks(named, [labels[place] for place in named], rotation=90, size=SIZE)
         panel.tick_params(length=2, width=0.5, pad=1.5)
         panel.plot(query, 0, "o", color="black", markersize=4, clip_on=False, zorder=3)
@@ -126,24 +138,23 @@ def attention_arcs(
             for weight in (0.1, 0.5, 1)
         ]
         if kind is not None:
-            words = f"to a target: {LABELS[kind]}"
+            words = f"to a target: {WORDS[kind]}"
             widths.append(Line2D([], [], color=ACCENT, linewidth=WIDEST / 2, label=words))
         corner = page.at(0.1, page.body - 0.42)
         page.figure.legend(handles=widths, loc="upper left", bbox_to_anchor=corner, ncols=4)
     return page.figure
 
 
-def _arc(query: int, key: int, loop: float) -> Path:
-    """From the query over to the key, the higher the farther; to itself, a loop of that width."""
-    height = _height(query, key)
-    ends = (query, key) if key < query else (query + loop, query - loop)
+def _arc(query: int, key: int, height: float, loop: float) -> Path:
+    """From the query over to the key; to itself, a loop of that width."""
+    ends = (query, key) if key != query else (query + loop, query - loop)
     points = [(query, 0), (ends[0], height), (ends[1], height), (key, 0)]
     return Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
 
 
-def _height(query: int, key: int) -> float:
-    """Of the points that bend the curve; it rises to three quarters of that."""
-    return 1.25 * (0.15 + 0.85 * (query - key) / max(query, 1))
+def _height(away: int, farthest: int) -> float:
+    """Of the points that bend the curve, the higher the farther; it rises to three quarters."""
+    return 1.25 * (0.15 + 0.85 * abs(away) / max(farthest, 1))
 
 
 def _apart(places: Iterable[int], gap: float) -> list[int]:

@@ -4,19 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from torch import Tensor
 
 from interp.heads import Head
-from interp.labels import LABELS
-from interp.pages.kinds import marked_of_head
-from interp.pages.prompts import special_of, thresholds_of
+from interp.pages.kinds import WORDS
 from interp.plots.page import Page, paint
-from interp.plots.prompts import Shown, border, in_words, kind_of
-from interp.plots.style import ACCENT, GREY, styled
+from interp.plots.patterns import legend
+from interp.plots.prompts import Shown, border, in_words, kind_of, labels_of
+from interp.plots.style import GREY, styled
 from interp.plots.texts import inches
 from interp.plots.words import head_name
 from interp.table import HeadScan
@@ -41,16 +38,17 @@ def head_page(
     row: int | None = None,
     whole: int | None = None,
     scan: HeadScan | None = None,
+    causal: bool | None = None,
 ) -> Figure:
     """The attention of one head on one prompt, each cell at its tokens.
 
-    Queries down, keys across, from 0 to 1; later keys are grey. The targets of the head's kind
-    are outlined where a scan tells the kind. Where there is no room for every token, every
-    second, third and so on is named, and the notes say so.
+    Queries down, keys across, from 0 to 1; later keys are grey where none looks ahead. The
+    targets of the head's kind are outlined where a scan tells the kind. Where there is no room
+    for every token, every second, third and so on is named, and the notes say so.
 
     Args:
-        patterns: From `attention_patterns`, or attention after the softmax of any source, in
-            the shapes that `classify_heads` takes.
+        patterns: From `attention_patterns`, or attention after the softmax of any source that
+            `interp.read_patterns` takes.
         head: `L5H1` or `Head(5, 1)`.
         tokens: The token ids that were run, where `patterns` do not carry them.
         texts: The text of each token; `<id>` if there is none.
@@ -59,27 +57,31 @@ def head_page(
         whole: Tokens of the whole prompt, where `patterns` are of its first ones alone: the
             figure then says so.
         scan: Of the same model, for its name, the head's label and its score.
+        causal: Whether no query looks ahead, as for `interp.gallery`.
 
     Raises:
         InputError: If texts, tokens and patterns differ in length, a batch has several prompts
             and no `row` is given, the prompt is empty or longer than 1,024 tokens, a pattern
-            is no causal attention, or the head is not there.
+            is no attention in its direction, or the head is not there.
     """
     head = Head.parse(head)
-    prompt = Shown.of(patterns, tokens, texts, layers, row, whole)
+    prompt = Shown.of(patterns, tokens, texts, layers, row, whole, causal=causal)
     return head_figure(prompt, head, prompt.pattern(head), scan)
 
 
 def head_figure(
-    prompt: Shown, head: Head, attention: Float[Tensor, "pos pos"], scan: HeadScan | None
+    prompt: Shown, head: Head, attention: Float[Tensor, "query key"], scan: HeadScan | None
 ) -> Figure:
     """`head_page` of one pattern that was taken in already."""
-    length = len(prompt.ids)
-    kind = None if scan is None else kind_of(scan, head)
-    side = min(max(min(0.3 * length, WIDE[0]), SLOT * length), WIDE[1])
-    step = int(np.ceil(round(SLOT * length / side, 6)))
-    labels = prompt.labels(width=1.1, size=SIZE)[::step]
-    margin = 0.45 + max(inches(label, SIZE) for label in labels)
+    kind = kind_of(scan, head, prompt)
+    longest = max(attention.shape)
+    side = min(max(min(0.3 * longest, WIDE[0]), SLOT * longest), WIDE[1])
+    high, wide = (side * number / longest for number in attention.shape)
+    step = int(np.ceil(round(SLOT * longest / side, 6)))
+    down, across = (
+        labels_of(text, width=1.1, size=SIZE)[::step] for text in (prompt.text, prompt.across)
+    )
+    left, under = (0.45 + max(inches(word, SIZE) for word in words) for words in (down, across))
     notes = ["Queries down, keys across, each at its token; layers and heads count from 0."]
     if scan is not None:
         notes.append(
@@ -87,35 +89,30 @@ def head_figure(
         )
     if step > 1:
         notes.append(f"Every {_ordinal(step)} token is named; each has its row and its column.")
-    if any("…" in label for label in labels):
+    if any("…" in label for label in [*down, *across]):
         notes.append("Long tokens end in … where they are cut.")
     page = Page(
         head_name(scan, head),
         in_words(prompt, {} if scan is None else scan.made_by),
-        width=max(7.2, margin + side + 0.2),
-        body=0.1 + side + margin + 0.6,
+        width=max(7.2, left + wide + 0.2),
+        body=0.1 + high + under + 0.6,
         notes=[" ".join(notes)],
     )
-    legend = [Patch(facecolor=GREY, label="later tokens: out of sight")]
     with styled():
-        panel = page.panel(margin, 0.1, side, side)
-        later = torch.ones(length, length, dtype=torch.bool).triu(1)
-        paint(panel, attention.masked_fill(later, np.nan).numpy())
+        panel = page.panel(left, 0.1, wide, high)
+        paint(panel, attention.masked_fill(prompt.hidden, np.nan).numpy())
         panel.patch.set_facecolor(GREY)
         if kind is not None and scan is not None:
-            cells = marked_of_head(
-                kind, prompt.ids, attention, thresholds_of(scan), special_of(scan)
-            )
-            panel.add_collection(border(cells.numpy(), 72 * side / length))
-            words = f"targets: {LABELS[kind]}"
-            legend.insert(0, Patch(facecolor="none", edgecolor=ACCENT, label=words))
-        places = range(0, length, step)
-        panel.set_xticks(places, labels, rotation=90, size=SIZE)
-        panel.set_yticks(places, labels, size=SIZE)
+            cells = prompt.targets(kind, attention, scan)
+            panel.add_collection(border(cells, 72 * side / longest))
+        queries, keys = (range(0, number, step) for number in attention.shape)
+        panel.set_xticks(keys, across, rotation=90, size=SIZE)
+        panel.set_yticks(queries, down, size=SIZE)
         panel.tick_params(length=2, width=0.5, pad=1.5)
         panel.set_xlabel("key", labelpad=2)
         panel.set_ylabel("query", labelpad=2)
-        page.foot("attention from query to key", legend)
+        outlined = None if kind is None else f"targets: {WORDS[kind]}"
+        page.foot("attention from query to key", legend(prompt, outlined))
     return page.figure
 
 

@@ -7,12 +7,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from interp.errors import InputError
-from interp.labels import LABELS
+from interp.pages.kinds import kinds_of
 from interp.plots.page import Page, whole_ticks
 from interp.plots.style import ACCENT, QUIET, styled
 from interp.plots.words import model_name, what_was_run
 from interp.table import HeadScan
-from interp.targets import TARGETS
 
 
 def score_by_layer(scan: HeadScan) -> Figure:
@@ -40,11 +39,11 @@ def score_by_layer(scan: HeadScan) -> Figure:
         ],
     )
     with styled():
-        for place, kind in enumerate(TARGETS):
+        for place, (kind, word) in enumerate(kinds_of(frame.columns).items()):
             row, column = divmod(place, 3)
             panel = page.panel(0.5 + column * slot, row * step + 0.25, width, height)
             scores = frame[kind].to_numpy(float, na_value=np.nan)
-            held = frame["name"].isin(scan.having(LABELS[kind])["name"]).to_numpy()
+            held = frame["name"].isin(scan.having(word)["name"]).to_numpy()
             at = frame["layer"].to_numpy(int)
             panel.scatter(at[~held], scores[~held], s=4, color="#aaaaaa", linewidths=0)
             panel.scatter(at[held], scores[held], s=9, color=ACCENT, linewidths=0, zorder=3)
@@ -72,7 +71,7 @@ def score_by_layer(scan: HeadScan) -> Figure:
                     va="bottom",
                     size=6,
                 )
-            panel.set_title(f"{LABELS[kind]}: {held.sum()} of {len(frame)} heads", loc="left")
+            panel.set_title(f"{word}: {held.sum()} of {len(frame)} heads", loc="left")
         dot: dict[str, Any] = {"linestyle": "none", "marker": "o"}
         keys = [
             Line2D([], [], color=ACCENT, markersize=3, label="head with the label", **dot),

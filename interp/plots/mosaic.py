@@ -7,15 +7,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from interp.errors import InputError
-from interp.labels import FORCED_WINDOW, LABELS
-from interp.pages.kinds import looks
+from interp.labels import FORCED_WINDOW
+from interp.pages.kinds import kinds_of, looks
 from interp.pages.prompts import thresholds_of
 from interp.plots.page import Page, paint, whole_ticks
 from interp.plots.style import ACCENT, HATCH, styled
 from interp.plots.texts import prose
 from interp.plots.words import model_name, what_was_run
 from interp.table import HeadScan
-from interp.targets import TARGETS
 
 
 def score_mosaic(scan: HeadScan) -> Figure:
@@ -28,6 +27,7 @@ def score_mosaic(scan: HeadScan) -> Figure:
         InputError: If the scan holds no head.
     """
     frame, thresholds = scan.frame, thresholds_of(scan)
+    kinds = kinds_of(frame.columns)
     if frame.empty:
         raise InputError("scan must hold at least one head, got none")
     layers, heads = max(frame["layer"].tolist()) + 1, max(frame["head"].tolist()) + 1
@@ -35,7 +35,7 @@ def score_mosaic(scan: HeadScan) -> Figure:
     slot = 6.85 / columns
     cell = min((slot - 0.3) / layers, 0.5)
     cell = cell, min(max(cell, 0.9 / heads), 3 / heads, 0.3)
-    rows, step = len(TARGETS) // columns, heads * cell[1] + 0.48
+    rows, step = len(kinds) // columns, heads * cell[1] + 0.48
     page = Page(
         f"{model_name(scan)}: where each attention head looks",
         what_was_run(scan),
@@ -45,12 +45,12 @@ def score_mosaic(scan: HeadScan) -> Figure:
     )
     legend = [Patch(facecolor="none", edgecolor=ACCENT, label="head carries the label")]
     with styled():
-        for place, kind in enumerate(TARGETS):
+        for place, (kind, word) in enumerate(kinds.items()):
             row, column = divmod(place, columns)
             scores = np.full((heads, layers), np.nan)
             at = frame["head"].to_numpy(int), frame["layer"].to_numpy(int)
             scores[at] = frame[kind].to_numpy(float, na_value=np.nan)
-            labelled = scan.having(LABELS[kind])
+            labelled = scan.having(word)
 
             corner = 0.5 + column * slot, row * step + 0.38
             panel = page.panel(*corner, layers * cell[0], heads * cell[1])
@@ -60,8 +60,8 @@ def score_mosaic(scan: HeadScan) -> Figure:
             measured = len(frame[kind].dropna())
             number = f"{len(labelled)} of {measured}" if measured else "not"
             counted = "heads" if measured == len(frame) else "measured"
-            where = looks(kind, thresholds)
-            panel.set_title(f"{LABELS[kind]}: {number} {counted}\n{where}", loc="left")
+            where = looks(kind, thresholds, causal="induction" in kinds)
+            panel.set_title(f"{word}: {number} {counted}\n{where}", loc="left")
             whole_ticks(panel, "layer", "head", bottom=row == rows - 1, first=column == 0)
             if np.isnan(scores).any() and len(legend) == 1:
                 legend.append(Patch(**HATCH, label="not measured"))
@@ -82,7 +82,8 @@ def _outlines(heads: pd.DataFrame, width: float, height: float) -> PatchCollecti
 
 def _mosaic_notes(scan: HeadScan) -> list[str]:
     frame, thresholds = scan.frame, thresholds_of(scan)
-    levels = ", ".join(f"{LABELS[kind]}\u00a0{thresholds[kind]:g}" for kind in TARGETS)
+    kinds = kinds_of(frame.columns).items()
+    levels = ", ".join(f"{word}\u00a0{thresholds[kind]:g}" for kind, word in kinds)
     notes = [
         "Layers and heads count from 0. A head carries a label if its excess over even attention,"
         f" (score - chance) / (1 - chance), reaches the threshold: {levels}"

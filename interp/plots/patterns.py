@@ -6,22 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.labels import LABELS
-from interp.pages.kinds import looks, marked_of_head
-from interp.pages.prompts import special_of, thresholds_of
+from interp.pages.kinds import kinds_of, looks
+from interp.pages.prompts import thresholds_of
 from interp.plots.page import Page, paint, whole_ticks
 from interp.plots.prompts import Shown, border, in_words
 from interp.plots.style import ACCENT, GREY, QUIET, styled
 from interp.plots.texts import wrapped
 from interp.plots.words import model_name
 from interp.table import HeadScan
-from interp.targets import TARGETS
+from interp.targets import KINDS, rules
 
 if TYPE_CHECKING:
     from interp.hooks import AttentionPatterns
@@ -33,7 +31,7 @@ def pattern_page(
     *,
     top: int = 4,
     heads: Collection[Head] | None = None,
-    kinds: Collection[str] = tuple(TARGETS),
+    kinds: Collection[str] = KINDS,
     row: int | None = None,
     whole: int | None = None,
 ) -> Figure:
@@ -55,63 +53,77 @@ def pattern_page(
     Raises:
         InputError: If `top` is not positive, the prompt is all padding, longer than 1,024
             tokens, or one of several with no `row`, texts and tokens differ in number, or
-            `patterns` lack a head that is to be drawn.
+            `patterns` lack a head that is to be drawn, or are of cross-attention.
     """
     if top < 1:
         raise InputError(f"top must be at least 1, got {top}")
     prompt = Shown.of(patterns, row=row, whole=whole)
-    tokens, thresholds, special = prompt.ids, thresholds_of(scan), special_of(scan)
+    prompt.refuse_another_text()
+    length, thresholds, causal = len(prompt.text), thresholds_of(scan), prompt.causal
+    words = {k: w for k, w in kinds_of(scan.frame.columns).items() if k in rules(causal)}
     names = scan.frame["name"].tolist() if heads is None else [str(head) for head in heads]
-    having = {kind: scan.having(LABELS[kind]) for kind in TARGETS if kind in kinds}
+    having = {kind: scan.having(word) for kind, word in words.items() if kind in kinds}
     shown = {kind: rows.loc[rows["name"].isin(names)].head(top) for kind, rows in having.items()}
     without = [kind for kind, rows in shown.items() if rows.empty]
     kinds = [kind for kind, rows in shown.items() if not rows.empty]
     widths = [len(shown[kind]) for kind in kinds] + [0]
     size, slot, step = 1.24, 1.37, 1.57
     page = Page(
-        f"{model_name(scan)}: the strongest heads of each kind",
+        f"{model_name(scan)}: the {'strongest' if heads is None else 'chosen'} heads of each kind",
         in_words(prompt, scan.made_by),
         width=max(7.2, 1.75 + slot * max(widths)),
         body=len(kinds) * step + 0.85 if kinds else 0.15,
         notes=[
-            *_page_notes(kinds, without, "head" if heads is None else "head of those chosen"),
-            *pooled_notes(len(tokens), size),
+            *_page_notes(
+                [words[kind] for kind in kinds],
+                [words[kind] for kind in without],
+                "head" if heads is None else "head of those chosen",
+                "earlier" if causal else "other",
+            ),
+            *pooled_notes(length, size),
         ],
     )
     with styled():
         for line, kind in enumerate(kinds):
             number = f"{widths[line]} of {len(having[kind])} shown"
-            where = wrapped(looks(kind, thresholds), 1.05)
-            page.text(0.15, line * step + 0.24, LABELS[kind], size=8, weight="bold")
+            where = wrapped(looks(kind, thresholds, causal=causal), 1.05)
+            page.text(0.15, line * step + 0.24, words[kind], size=8, weight="bold")
             page.text(0.15, line * step + 0.41, f"{where}\n{number}", color=QUIET)
             drawn = shown[kind][["layer", "head", kind]].itertuples(index=False)
             for column, (layer, head, score) in enumerate(drawn):
                 name = Head(layer, head)
                 attention = prompt.pattern(name)
-                targets = marked_of_head(kind, tokens, attention, thresholds, special)
                 panel = page.panel(1.65 + column * slot, line * step + 0.22, size, size)
-                later = torch.ones_like(targets).triu(1)
-                paint(panel, attention.masked_fill(later, np.nan).numpy())
+                paint(panel, attention.masked_fill(prompt.hidden, np.nan).numpy())
                 panel.patch.set_facecolor(GREY)
-                panel.add_collection(border(targets.numpy(), 72 * size / len(tokens)))
+                cells = prompt.targets(kind, attention, scan)
+                panel.add_collection(border(cells, 72 * size / length))
                 panel.set_title(f"{name}  {'no score' if pd.isna(score) else f'{score:.2f}'}")
                 lowest = column >= widths[line + 1]
                 whole_ticks(panel, "key", "query", bottom=lowest, first=column == 0)
         if kinds:
-            outlined = Patch(facecolor="none", edgecolor=ACCENT, label="targets of the kind")
-            hidden = Patch(facecolor=GREY, label="later tokens: out of sight")
-            page.foot("attention from query to key", [outlined, hidden])
+            page.foot("attention from query to key", legend(prompt, "targets of the kind"))
     return page.figure
 
 
-def _page_notes(kinds: Sequence[str], without: Sequence[str], head: str) -> list[str]:
-    labels = ", ".join(LABELS[kind] for kind in without)
+def legend(prompt: Shown, targets: str | None) -> list[Patch]:
+    """What the colours mean, besides the weights: the outlined `targets`, and what is hidden."""
+    patches = []
+    if targets is not None:
+        patches.append(Patch(facecolor="none", edgecolor=ACCENT, label=targets))
+    if prompt.causal:
+        patches.append(Patch(facecolor=GREY, label="later tokens: out of sight"))
+    return patches
+
+
+def _page_notes(kinds: Sequence[str], without: Sequence[str], head: str, copy: str) -> list[str]:
+    labels = ", ".join(without)
     if not kinds:
         return [f"No {head} carries any of the labels: {labels}."]
     notes = [
         "The numbers are scores from the scan: mean attention mass on the kind's targets over all"
         " its prompts (a sink before the first repeat, the others after it)."
-        " The pictures show this one example prompt; every earlier copy is a target."
+        f" The pictures show this one example prompt; every {copy} copy is a target."
         " Layers, heads and positions count from 0."
     ]
     return notes + ([f"No {head} carries the label: {labels}."] if without else [])

@@ -1,25 +1,26 @@
 """The one prompt that a figure shows: labels for its tokens, a head's pattern, and its targets."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from matplotlib.collections import LineCollection
 from torch import Tensor
 
 from interp import errors
 from interp.errors import InputError
 from interp.heads import Head
-from interp.labels import ANTI_INDUCTION, LABELS
-from interp.pages.prompts import LONGEST, Source, sources
+from interp.labels import FORCED_WINDOW
+from interp.pages.kinds import KIND_OF, marked_of_head
+from interp.pages.prompts import LONGEST, Source, Text, sources, special_of, thresholds_of
 from interp.pages.visible import apart
 from interp.plots.style import ACCENT
 from interp.plots.texts import inches, legible
 from interp.table import HeadScan
-from interp.targets import NONE, earlier_copies
+from interp.targets import NONE, earlier_copies, rules
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,20 @@ class Shown:
     """One prompt of some patterns, without padding.
 
     Attributes:
-        ids: Its token ids.
-        texts: Their texts, as they are.
+        text: Its tokens, the queries.
         layers: The number of each layer, and its pattern.
         whole: Tokens of the whole prompt, of which these may be the first ones alone.
+        keys: The tokens of the text that is looked at, where it is another.
+        causal: Whether no query looks ahead.
+        special: Ids of special tokens that the patterns know of.
     """
 
-    ids: Int[Tensor, " pos"]
-    texts: Sequence[str]
+    text: Text
     layers: dict[int, Float[Tensor, "head query key"]]
     whole: int
+    keys: Text | None = None
+    causal: bool = True
+    special: Collection[int] = ()
 
     @classmethod
     def of(
@@ -47,6 +52,8 @@ class Shown:
         layers: Sequence[int] | None = None,
         row: int | None = None,
         whole: int | None = None,
+        *,
+        causal: bool | None = None,
     ) -> "Shown":
         """The prompt in `row` of patterns of any source, as `interp.gallery` takes them.
 
@@ -55,22 +62,59 @@ class Shown:
                 too long to draw, or longer than the whole; or patterns, tokens and texts do not
                 fit each other.
         """
-        rows: list[Source] = list(sources(patterns, tokens, texts, layers))
+        rows: list[Source] = list(sources(patterns, tokens, texts, layers, causal=causal))
         if row is None and len(rows) > 1:
             raise InputError(f"row must be given for a batch of {len(rows)} prompts, got none")
         if row is not None and not 0 <= row < len(rows):
             raise InputError(f"row must be from 0 to {len(rows) - 1}, got {row}")
         chosen = rows[row or 0]
-        if len(chosen.ids) > LONGEST:
+        there = len(chosen.text)
+        if (most := max(there, len(chosen.keys or ()))) > LONGEST:
+            hint = f": run the first {LONGEST:,} alone, which changes no weight"
             raise InputError(
                 f"patterns must be of at most {LONGEST:,} tokens to be drawn, got"
-                f" {len(chosen.ids):,}: run the first {LONGEST:,} alone, which changes no weight"
+                f" {most:,}{hint if chosen.causal else ''}"
             )
-        there = len(chosen.ids)
         whole = errors.whole("whole", there if whole is None else whole, least=there)
-        return cls(chosen.ids, chosen.texts, dict(chosen.layers), whole)
+        own = chosen.keys, chosen.causal, chosen.special
+        return cls(chosen.text, dict(chosen.layers), whole, *own)
 
-    def pattern(self, head: Head) -> Float[Tensor, "pos pos"]:
+    @property
+    def across(self) -> Text:
+        """The tokens that are looked at, along the other side of a pattern."""
+        return self.text if self.keys is None else self.keys
+
+    @property
+    def hidden(self) -> Bool[Tensor, "query key"]:
+        """The cells that are out of a query's sight."""
+        cells = torch.full((len(self.text), len(self.across)), self.causal)
+        return cells.triu(1)
+
+    @property
+    def size(self) -> str:
+        """How many tokens there are, and whether they are all."""
+        words = how_many(len(self.text), self.whole)
+        if self.causal or len(self.text) == self.whole:
+            return words
+        return f"{words}, whose attention to the others is not shown"
+
+    def refuse_another_text(self) -> None:
+        """Raise InputError if the keys are another text's, which no kind of head is defined for."""
+        if self.keys is not None:
+            raise InputError(
+                "patterns must be a text's attention to itself here, got cross-attention:"
+                " head_page draws it"
+            )
+
+    def targets(
+        self, kind: str, attention: Float[Tensor, "query key"], scan: HeadScan
+    ) -> Bool[np.ndarray, "query key"]:
+        """The cells where a head of the kind should look; for a sink, also where this one rests."""
+        known = thresholds_of(scan), [*special_of(scan), *self.special]
+        cells = marked_of_head(kind, self.text.ids, attention, *known, causal=self.causal)
+        return cells.numpy()
+
+    def pattern(self, head: Head) -> Float[Tensor, "query key"]:
         """The attention of `head`, from query (down) to key (across).
 
         Raises:
@@ -83,13 +127,14 @@ class Shown:
             )
         return self.layers[head.layer][head.head].detach().cpu().float()
 
-    def labels(self, *, width: float, size: float) -> list[str]:
-        """Each token as a label; what is wider than `width` inches ends in … there.
 
-        Tokens that differ and then look alike have their ids, too.
-        """
-        words = [cut(legible(text), width=width, size=size) for text in self.texts]
-        return apart(words, self.ids.tolist())
+def labels_of(text: Text, *, width: float, size: float) -> list[str]:
+    """Each token as a label; what is wider than `width` inches ends in … there.
+
+    Tokens that differ and then look alike have their ids, too.
+    """
+    words = [cut(legible(token), width=width, size=size) for token in text.texts]
+    return apart(words, text.ids.tolist())
 
 
 def cut(label: str, *, width: float, size: float) -> str:
@@ -102,7 +147,7 @@ def cut(label: str, *, width: float, size: float) -> str:
     return f"{label}…"
 
 
-def border(cells: Bool[np.ndarray, "pos pos"], cell: float) -> LineCollection:
+def border(cells: Bool[np.ndarray, "query key"], cell: float) -> LineCollection:
     """Lines between targets and all else: they cover no cell, whose side is `cell` points."""
     padded = np.pad(cells, 1)
     above, beside = (np.argwhere(np.diff(padded, axis=axis)) - 0.5 for axis in (0, 1))
@@ -110,17 +155,21 @@ def border(cells: Bool[np.ndarray, "pos pos"], cell: float) -> LineCollection:
     return LineCollection(lines, colors=ACCENT, linewidths=min(0.5, cell / 9))
 
 
-def kind_of(scan: HeadScan, head: Head) -> str | None:
+def kind_of(scan: HeadScan | None, head: Head, shown: Shown) -> str | None:
     """The kind behind the head's label; None if no kind gave it, or the scan lacks the head."""
+    if scan is None or shown.keys is not None:
+        return None
     found = scan.frame.loc[scan.frame["name"] == str(head), "label"].tolist()
-    words = {word: kind for kind, word in LABELS.items()} | {ANTI_INDUCTION: "induction"}
-    return words.get(found[0]) if found else None
+    kind = KIND_OF.get(found[0]) if found and found[0] != FORCED_WINDOW else None
+    return kind if kind in rules(shown.causal) else None
 
 
 def in_words(shown: Shown, made_by: dict[str, Any]) -> str:
     """The prompt in words: how long, BOS or not, where it repeats, how it begins."""
-    tokens, texts = shown.ids, shown.texts
-    words, bos = [how_many(len(tokens), shown.whole)], made_by.get("bos")
+    tokens = shown.text.ids
+    words, bos = [shown.size], made_by.get("bos")
+    if shown.keys is not None:
+        words.append(f"looking at {how_many(len(shown.keys), len(shown.keys))} of another text")
     opening = int((tokens == bos).int().cumprod(0).sum()) if bos is not None else 0
     if "bos" in made_by:
         words.append(["without BOS", "opened by BOS", "BOS doubled"][min(opening, 2)])
@@ -134,10 +183,17 @@ def in_words(shown: Shown, made_by: dict[str, Any]) -> str:
         words.append(f"then the same {period} over and over; {repeat}")
     else:
         words.append("some tokens come again")
-    labels = (legible(text) for text in texts[:10])
+    if shown.keys is None:
+        return f"Prompt: {', '.join(words)}. It begins: {_begins(shown.text)}"
+    both = f"{_begins(shown.text)}; the other: {_begins(shown.keys)}"
+    return f"Prompt: {', '.join(words)}. It begins: {both}"
+
+
+def _begins(text: Text) -> str:
+    labels = (legible(token) for token in text.texts[:10])
     # The dot stays on the line of the token before it.
     begins = "\u00a0· ".join(label if len(label) < 25 else label[:23] + "…" for label in labels)
-    return f"Prompt: {', '.join(words)}. It begins: {begins}{' …' if len(texts) > 10 else ''}"
+    return f"{begins}{' …' if len(text) > 10 else ''}"
 
 
 def how_many(shown: int, whole: int) -> str:

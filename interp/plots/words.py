@@ -2,10 +2,9 @@
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.labels import LABELS
+from interp.pages.kinds import WORDS, kinds_of
 from interp.plots.texts import inches, prose
 from interp.table import HeadScan
-from interp.targets import TARGETS
 
 
 def model_name(scan: HeadScan) -> str:
@@ -24,7 +23,8 @@ def what_was_run(scan: HeadScan) -> str:
         return "Labels of given attention patterns: no record of what was run."
     bos = "" if scan.made_by.get("bos") is None else "BOS, then "
     scored_on = scan.made_by.get("scored_on", {})
-    early = " and ".join(LABELS[kind] for kind in TARGETS if scored_on.get(kind) == "random")
+    kinds = kinds_of(scan.frame.columns).items()
+    early = " and ".join(word for kind, word in kinds if scored_on.get(kind) == "random")
     return (
         f"{probe['rows']} prompts of {probe['length']} tokens: {bos}random tokens that repeat"
         f" every {min(probe['periods'])} to {max(probe['periods'])} tokens"
@@ -45,6 +45,6 @@ def head_name(scan: HeadScan | None, head: Head) -> str:
     if not rows:
         raise InputError(f"scan must hold {head}, got {len(scan.frame)} heads without it")
     label = rows[0]["label"]
-    kind = next((kind for kind, word in LABELS.items() if word == label), None)
+    kind = next((kind for kind, word in WORDS.items() if word == label), None)
     score = "" if kind is None else f" (score {rows[0][kind]:.2f})"
     return f"{model_name(scan)}: {head}, {label}{score}"

@@ -3,22 +3,19 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from interp.heads import Head
-from interp.labels import LABELS
-from interp.pages.kinds import ideal, looks, marked, marked_of_head
+from interp.pages.kinds import WORDS, ideal, kinds_of, looks, marked
 from interp.pages.prompts import special_of, thresholds_of
 from interp.plots.page import Page, paint, whole_ticks
-from interp.plots.patterns import pooled_notes
+from interp.plots.patterns import legend, pooled_notes
 from interp.plots.prompts import Shown, border, in_words
-from interp.plots.style import ACCENT, GREY, QUIET, styled
+from interp.plots.style import GREY, QUIET, styled
 from interp.plots.texts import wrapped
 from interp.plots.words import model_name
 from interp.table import HeadScan
-from interp.targets import TARGETS
+from interp.targets import rules
 
 if TYPE_CHECKING:
     from interp.hooks import AttentionPatterns
@@ -30,7 +27,7 @@ def zoo_heads(scan: HeadScan) -> dict[str, Head]:
     Kinds that no head carries are absent.
     """
     chosen = {}
-    for kind, word in LABELS.items():
+    for kind, word in kinds_of(scan.frame.columns).items():
         heads = scan.having(word)
         first = heads.loc[heads["label"] == word]
         best = (heads if first.empty else first)["name"].tolist()
@@ -61,12 +58,11 @@ def head_zoo(
     Raises:
         InputError: As `pattern_page`.
     """
-    prompt, thresholds, special = (
-        Shown.of(patterns, row=row, whole=whole),
-        thresholds_of(scan),
-        special_of(scan),
-    )
-    length, heads = len(prompt.ids), zoo_heads(scan)
+    prompt, thresholds = Shown.of(patterns, row=row, whole=whole), thresholds_of(scan)
+    prompt.refuse_another_text()
+    special = [*special_of(scan), *prompt.special]
+    tokens, causal = prompt.text.ids, prompt.causal
+    length, heads = len(tokens), zoo_heads(scan)
     size, slot, step = 1.02, 2.3, 1.7
     page = Page(
         f"{model_name(scan)}: each kind of head, ideal and real",
@@ -81,32 +77,29 @@ def head_zoo(
             *pooled_notes(length, size),
         ],
     )
-    later = torch.ones(length, length, dtype=torch.bool).triu(1)
     with styled():
-        for place, kind in enumerate(TARGETS):
+        for place, kind in enumerate(rules(causal)):
             down, across = divmod(place, 3)
             left, top = 0.45 + across * slot, down * step
-            page.text(left, top + 0.02, LABELS[kind], size=8, weight="bold")
-            page.text(left, top + 0.17, looks(kind, thresholds), color=QUIET)
-            pairs = [("ideal", ideal(kind, prompt.ids, thresholds, special))]
-            cells = [marked(kind, prompt.ids, thresholds, special)]
+            page.text(left, top + 0.02, WORDS[kind], size=8, weight="bold")
+            page.text(left, top + 0.17, looks(kind, thresholds, causal=causal), color=QUIET)
+            pairs = [("ideal", ideal(kind, tokens, thresholds, special, causal=causal))]
+            cells = [marked(kind, tokens, thresholds, special, causal=causal).numpy()]
             if kind in heads:
                 name = heads[kind]
                 score = scan.frame.set_index("name")[kind].to_dict()[str(name)]
                 pairs.append((f"{name}  {score:.2f}", prompt.pattern(name)))
-                cells.append(marked_of_head(kind, prompt.ids, pairs[1][1], thresholds, special))
+                cells.append(prompt.targets(kind, pairs[1][1], scan))
             else:
                 told = wrapped("No head of this model carries the label.", size - 0.1)
                 page.text(left + size + 0.12, top + 0.5, told, color=QUIET)
             for column, ((title, pattern), targets) in enumerate(zip(pairs, cells)):
                 panel = page.panel(left + column * (size + 0.06), top + 0.46, size, size)
-                paint(panel, pattern.masked_fill(later, np.nan).numpy())
+                paint(panel, pattern.masked_fill(prompt.hidden, np.nan).numpy())
                 panel.patch.set_facecolor(GREY)
-                panel.add_collection(border(targets.numpy(), 72 * size / length))
+                panel.add_collection(border(targets, 72 * size / length))
                 panel.set_title(title)
                 outer = across == 0 and column == 0
                 whole_ticks(panel, "key", "query", bottom=down == 1, first=outer)
-        outlined = Patch(facecolor="none", edgecolor=ACCENT, label="targets of the kind")
-        hidden = Patch(facecolor=GREY, label="later tokens: out of sight")
-        page.foot("attention from query to key", [outlined, hidden])
+        page.foot("attention from query to key", legend(prompt, "targets of the kind"))
     return page.figure

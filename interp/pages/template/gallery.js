@@ -42,7 +42,7 @@ const number = (character) =>
 const legible = (label) =>
   [...label].map((character) => (missing(character) ? number(character) : character)).join("");
 
-// Weights: the lower triangle, key by key and there query by query.
+// Weights, key by key and there query by query: the lower triangle where no query looks ahead.
 
 async function inflate(id) {
   const packed = $(id).textContent;
@@ -54,7 +54,12 @@ async function inflate(id) {
 }
 
 const weightsOf = (prompt, head) => inflate(`w${prompt}-${head.name}`);
-const cell = (n, query, key) => key * n - (key * (key - 1)) / 2 + query - key;
+const keysOf = (prompt) => prompt.keys ?? prompt; // The text that is looked at; its own mostly.
+const inSight = (prompt, query, key) => !prompt.causal || key <= query;
+function cell(prompt, query, key) {
+  const n = prompt.labels.length;
+  return prompt.causal ? key * n - (key * (key - 1)) / 2 + query - key : key * n + query;
+}
 
 // Colours, from light to dark or from dark to light, always from 0 to 1.
 
@@ -70,15 +75,16 @@ function setColours() {
   });
 }
 
-// Draws a square of weights, one pixel a cell; where a query would look ahead nothing is drawn.
-function paint(canvas, size, at) {
-  canvas.width = canvas.height = size;
+// Draws weights, one pixel a cell; where a query would look ahead nothing is drawn.
+function paint(canvas, prompt, down, across, at) {
+  canvas.width = across;
+  canvas.height = down;
   const context = canvas.getContext("2d");
-  const image = context.createImageData(size, size);
-  for (let query = 0; query < size; query++) {
-    for (let key = 0; key <= query; key++) {
-      image.data.set(colours[at(query, key)], 4 * (query * size + key));
-      image.data[4 * (query * size + key) + 3] = 255;
+  const image = context.createImageData(across, down);
+  for (let query = 0; query < down; query++) {
+    for (let key = 0; key < across && inSight(prompt, query, key); key++) {
+      image.data.set(colours[at(query, key)], 4 * (query * across + key));
+      image.data[4 * (query * across + key) + 3] = 255;
     }
   }
   context.putImageData(image, 0, 0);
@@ -86,21 +92,22 @@ function paint(canvas, size, at) {
 
 async function drawThumbnail(button) {
   const { head } = button;
-  const prompt = state.prompt;
-  const n = data.prompts[prompt].labels.length;
-  const weights = await weightsOf(prompt, head);
-  const block = Math.ceil(n / THUMB);
-  const size = Math.ceil(n / block);
-  const largest = new Uint8Array(size * size);
-  for (let key = 0, i = 0; key < n; key++) {
-    const across = Math.floor(key / block);
-    for (let query = key; query < n; query++, i++) {
-      const at = Math.floor(query / block) * size + across;
+  const number = state.prompt;
+  const prompt = data.prompts[number];
+  const weights = await weightsOf(number, head);
+  const [n, keys] = [prompt.labels.length, keysOf(prompt).labels.length];
+  const block = Math.ceil(Math.max(n, keys) / THUMB);
+  const [down, across] = [Math.ceil(n / block), Math.ceil(keys / block)];
+  const largest = new Uint8Array(down * across);
+  for (let key = 0, i = 0; key < keys; key++) {
+    const column = Math.floor(key / block);
+    for (let query = prompt.causal ? key : 0; query < n; query++, i++) {
+      const at = Math.floor(query / block) * across + column;
       if (weights[i] > largest[at]) largest[at] = weights[i];
     }
   }
-  if (prompt === state.prompt) {
-    paint(button.firstChild, size, (query, key) => largest[query * size + key]);
+  if (number === state.prompt) {
+    paint(button.firstChild, prompt, down, across, (query, key) => largest[query * across + key]);
   }
 }
 
@@ -247,14 +254,18 @@ function setTheme() {
   redrawHead();
 }
 
-function setPrompt() {
-  state.prompt = Number($("prompt").value);
-  const { labels, ids } = data.prompts[state.prompt];
-  $("tokens").replaceChildren(
-    ...labels.map((label, i) => make("bdi", label, { title: `position ${i}, id ${ids[i]}` })),
-  );
+const tokensOf = ({ labels, ids }) =>
+  labels.map((label, i) => make("bdi", label, { title: `position ${i}, id ${ids[i]}` }));
+
+function setPrompt(number) {
+  state.prompt = number;
+  for (const id of ["prompt", "prompt-here"]) $(id).value = number;
+  const prompt = data.prompts[number];
+  document.documentElement.classList.toggle("whole", !prompt.causal);
+  $("tokens").replaceChildren(...tokensOf(prompt));
+  $("key-tokens").replaceChildren(...(prompt.keys ? tokensOf(prompt.keys) : []));
   redraw();
-  if (data.alone && view.head) openHead(view.head);
+  if (view.coming) openHead(view.coming.head);
 }
 
 function setLabel(label) {
@@ -268,9 +279,15 @@ function setLabel(label) {
 function start() {
   document.documentElement.dataset.theme = "light";
   $("about").textContent = data.about;
-  for (const prompt of data.prompts) prompt.labels = prompt.labels.map(legible);
-  const prompts = data.prompts.map(({ title }, i) => make("option", title, { value: i }));
-  $("prompt").append(...prompts);
+  for (const prompt of data.prompts) {
+    prompt.labels = prompt.labels.map(legible);
+    if (prompt.keys) prompt.keys.labels = prompt.keys.labels.map(legible);
+  }
+  for (const id of ["prompt", "prompt-here"]) {
+    $(id).append(...data.prompts.map(({ title }, i) => make("option", title, { value: i })));
+    $(id).addEventListener("change", () => setPrompt(Number($(id).value)));
+  }
+  $("prompts-here").hidden = data.prompts.length < 2;
   const orders = data.kinds.map(({ kind, word }) => make("option", `${word} score`, { value: kind }));
   $("order").append(
     make("option", "by label, strongest first", { value: "label" }),
@@ -291,14 +308,13 @@ function start() {
     arrange();
   });
   $("find").addEventListener("input", arrange);
-  $("prompt").addEventListener("change", setPrompt);
   $("theme").addEventListener("change", setTheme);
   $("scale").addEventListener("change", setTheme);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
   $("main").hidden = false;
   setLabel(null);
   setTheme();
-  setPrompt();
+  setPrompt(0);
   if (data.alone) {
     document.documentElement.classList.add("alone");
     $("view").after($("notes"));

@@ -1,13 +1,18 @@
 // One head in full: the picture with its tokens, the cell under the pointer, the keyboard.
 
-const view = { head: null, weights: null, query: 0, key: 0, held: false, asked: false, size: 1, left: 0, top: 0 };
-const prompt = () => data.prompts[state.prompt];
-const at = (query, key) => view.weights[cell(prompt().labels.length, query, key)];
+const view = { head: null, prompt: 0, weights: null, query: 0, key: 0, held: false, asked: false, size: 1, left: 0, top: 0 };
+view.coming = null; // What was asked for last: it opens once its weights are unpacked.
+const prompt = () => data.prompts[view.prompt];
+const at = (query, key) => view.weights[cell(prompt(), query, key)];
+const lastKey = (query) => (prompt().causal ? query : keysOf(prompt()).labels.length - 1);
+const firstQuery = (key) => (prompt().causal ? key : 0);
 const shade = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
 
 async function openHead(head) {
-  const weights = await weightsOf(state.prompt, head);
-  Object.assign(view, { head, weights, held: false });
+  const coming = (view.coming = { head, prompt: state.prompt });
+  const weights = await weightsOf(coming.prompt, head);
+  if (view.coming !== coming) return;
+  Object.assign(view, { ...coming, weights, held: false });
   const last = prompt().labels.length - 1;
   Object.assign(view, { query: last, key: strongestKey(last) });
   $("name").textContent = head.name;
@@ -23,76 +28,89 @@ async function openHead(head) {
   $("marking").hidden = !(head.kind && head.kind in prompt().targets);
   $("marking").querySelector("span").textContent = `outline the targets (such a head ${looks ?? ""})`;
   $("frame").replaceChildren();
-  $("circuitsvis-open").hidden = !data.circuitsvis;
+  const two = Boolean(prompt().keys);
+  // CircuitsVis shows a text's attention to itself.
+  $("circuitsvis-open").hidden = !data.circuitsvis || two;
   $("circuitsvis-open").setAttribute("aria-expanded", false);
   $("circuitsvis-open").textContent =
     "show in CircuitsVis" + (last >= 256 ? ` (${last + 1} tokens: takes a while)` : "");
-  $("strip").replaceChildren(
-    ...prompt().labels.map((label, i) => {
-      const token = make("bdi", label, { title: `position ${i}, id ${prompt().ids[i]}` });
-      token.addEventListener("click", () => choose(i));
-      return token;
-    }),
-  );
+  for (const id of ["of-queries", "queries", "of-keys"]) $(id).hidden = !two;
+  fillStrip($("queries"), two ? prompt() : null, (i) => point(i, strongestKey(i), true));
+  fillStrip($("strip"), keysOf(prompt()), two ? (i) => point(view.query, i, true) : choose);
   // Alone on its page a head is no dialog, and must not draw a notebook's focus to itself.
   if (data.alone) $("view").open = true;
   else {
+    const choosing = document.activeElement === $("prompt-here");
     if (!$("view").open) $("view").showModal();
-    $("map").focus();
+    if (!choosing) $("map").focus();
   }
   redrawHead();
   remember(`#${head.name}`);
 }
 
+function fillStrip(strip, text, chosen) {
+  const tokens = text ? tokensOf(text) : [];
+  tokens.forEach((token, i) => token.addEventListener("click", () => chosen(i)));
+  strip.replaceChildren(...tokens);
+}
+
 function strongestKey(query) {
   let best = 0;
-  for (let key = 1; key <= query; key++) if (at(query, key) > at(query, best)) best = key;
+  for (let key = 1; key <= lastKey(query); key++) if (at(query, key) > at(query, best)) best = key;
   return best;
 }
 
 // A token of the strip becomes the query or, if so chosen, the key.
 function choose(i) {
   if ($("role").value === "query") point(i, strongestKey(i), true);
-  else point(Math.max(i, view.query), i, true);
+  else point(Math.max(firstQuery(i), view.query), i, true);
 }
 
 function point(query, key, held = view.held) {
   Object.assign(view, { query, key, held });
-  const { labels, ids } = prompt();
   const step = at(query, key);
-  const token = (i) => {
-    const text = make("bdi", labels[i], { title: `id ${ids[i]}` });
-    return [`${i} `, text];
-  };
+  const token = ({ labels, ids }, i) => [`${i} `, make("bdi", labels[i], { title: `id ${ids[i]}` })];
   const readout = $("readout");
-  readout.replaceChildren("query ", ...token(query), " → key ", ...token(key), ": ");
+  const places = [...token(prompt(), query), " → key ", ...token(keysOf(prompt()), key)];
+  readout.replaceChildren("query ", ...places, ": ");
   readout.append(make("b", weightText(step)), held ? " (held)" : "");
   Object.assign(readout.dataset, { query, key, value: step / STEPS });
   drawCross();
   const byQuery = $("role").value === "query";
-  [...$("strip").children].forEach((element, i) => {
-    const inSight = byQuery ? i <= query : i >= key;
-    const weight = inSight ? (byQuery ? at(query, i) : at(i, key)) / STEPS : 0;
+  const two = Boolean(prompt().keys);
+  // Of two texts the one is shaded that the role asks about; in the other the token is marked.
+  if (two) shadeStrip($(byQuery ? "queries" : "strip"), byQuery ? query : key, () => null);
+  const [strip, here] = [two && !byQuery ? "queries" : "strip", byQuery ? query : key];
+  shadeStrip($(strip), two ? -1 : here, (i) => {
+    const place = byQuery ? [query, i] : [i, key];
+    return inSight(prompt(), ...place) ? at(...place) / STEPS : undefined;
+  });
+}
+
+// Shades tokens by weight: undefined is out of sight, and null without a shade.
+function shadeStrip(strip, here, weightOf) {
+  const light = document.documentElement.dataset.theme === "light";
+  [...strip.children].forEach((element, i) => {
+    const weight = weightOf(i) ?? 0;
     const colour = $("scale").value === "root" ? Math.sqrt(weight) : weight;
-    element.style.background = inSight ? `rgba(${shade("--strip")}, ${colour})` : "transparent";
-    const light = document.documentElement.dataset.theme === "light";
+    element.style.background = `rgba(${shade("--strip")}, ${colour})`;
     element.style.color = colour > 0.5 ? (light ? "#ffffff" : "#0f1419") : "";
-    element.style.opacity = inSight ? 1 : 0.45;
-    element.className = i === (byQuery ? query : key) ? "here" : "";
+    element.style.opacity = weightOf(i) === undefined ? 0.45 : 1;
+    element.className = i === here ? "here" : "";
   });
 }
 
 function redrawHead() {
   if (!view.head || !$("view").open) return;
-  const n = prompt().labels.length;
+  const [n, keys] = [prompt().labels.length, keysOf(prompt()).labels.length];
   const narrow = innerWidth < 600;
   view.left = view.top = narrow ? 44 : 92;
   const room = Math.min($("view").clientWidth - 40 - view.left, innerHeight * (data.alone ? 0.65 : 0.8) - view.top, 900);
-  view.size = Math.max(1, Math.min(28, Math.floor(room / n))) * Number($("zoom").value);
+  view.size = Math.max(1, Math.min(28, Math.floor(room / Math.max(n, keys)))) * Number($("zoom").value);
   // Lines would hide cells as thin as they are, unless they are asked for.
   if (!view.asked) $("mark").checked = view.size >= 3;
-  const side = n * view.size;
-  const [width, height] = [view.left + side + 2, view.top + side + 2];
+  const [across, down] = [keys * view.size, n * view.size];
+  const [width, height] = [view.left + across + 2, view.top + down + 2];
   for (const id of ["map", "cross"]) {
     const canvas = $(id);
     canvas.width = Math.ceil(width * devicePixelRatio);
@@ -103,53 +121,60 @@ function redrawHead() {
   }
   $("map").setAttribute(
     "aria-label",
-    `Attention of ${view.head.name}, ${n} queries down and keys across`,
+    `Attention of ${view.head.name}, ${n} queries down and ${keys} keys across`,
   );
   const context = $("map").getContext("2d");
   const small = make("canvas");
-  paint(small, n, at);
+  paint(small, prompt(), n, keys, at);
   context.fillStyle = shade("--hidden");
-  context.fillRect(view.left, view.top, side, side);
+  context.fillRect(view.left, view.top, across, down);
   context.imageSmoothingEnabled = false;
-  context.drawImage(small, view.left, view.top, side, side);
-  drawNames(context, n);
+  context.drawImage(small, view.left, view.top, across, down);
+  drawNames(context);
   if (!$("marking").hidden && $("mark").checked) drawTargets(context, n);
   point(view.query, view.key);
 }
 
 // As many token names along both sides as there is room for.
-function drawNames(context, n) {
+function drawNames(context) {
   const step = Math.max(1, Math.ceil(12 / view.size));
   const most = view.left < 60 ? 4 : 10;
   const font = Math.max(9, Math.min(12, view.size * step - 2));
   context.font = `${font}px system-ui, "DejaVu Sans", sans-serif`;
   context.fillStyle = shade("--ink");
   context.textBaseline = "middle";
-  for (let i = 0; i < n; i += step) {
-    const letters = [...prompt().labels[i]];
-    const name = letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : letters.join("");
-    const middle = (i + 0.5) * view.size;
-    context.textAlign = "right";
+  const each = (labels, draw) => {
+    for (let i = 0; i < labels.length; i += step) {
+      const letters = [...labels[i]];
+      const cut = letters.length > most;
+      draw(cut ? `${letters.slice(0, most - 1).join("")}…` : letters.join(""), (i + 0.5) * view.size);
+    }
+  };
+  context.textAlign = "right";
+  each(prompt().labels, (name, middle) => {
     context.fillText(name, view.left - 5, view.top + middle, view.left - 8);
+  });
+  context.textAlign = "left";
+  each(keysOf(prompt()).labels, (name, middle) => {
     context.save();
     context.translate(view.left + middle, view.top - 5);
     context.rotate(-Math.PI / 2);
-    context.textAlign = "left";
     context.fillText(name, 0, 0, view.top - 8);
     context.restore();
-  }
+  });
   context.fillStyle = shade("--quiet");
   context.textAlign = "right";
   context.fillText("key →", view.left - 5, view.top - 22, view.left - 8);
   context.fillText("query ↓", view.left - 5, view.top - 8, view.left - 8);
 }
 
-// The keys that each query should look at; of a sink also the later columns where it rests.
+// The keys that each query should look at; of a sink also the other columns where it rests.
 function targetsOf(head) {
-  const { targets, sinks } = prompt();
+  const { causal, targets, sinks } = prompt();
   const resting = sinks[head.name] ?? [];
+  const other = (query) => (key) => (causal ? key < query : key !== query);
   return targets[head.kind].map((keys, query) =>
-    keys.length ? [...new Set([...keys, ...resting.filter((key) => key < query)])] : [],
+    keys.length ? [...new Set([...keys, ...resting.filter(other(query))])] : [],
   );
 }
 
@@ -196,10 +221,10 @@ function drawCross() {
 
 function cellUnder(event) {
   const box = $("map").getBoundingClientRect();
-  const n = prompt().labels.length;
   const key = Math.floor((event.clientX - box.left - view.left) / view.size);
   const query = Math.floor((event.clientY - box.top - view.top) / view.size);
-  return key >= 0 && query < n && key <= query ? [query, key] : null;
+  const within = query >= 0 && query < prompt().labels.length && key >= 0;
+  return within && key <= lastKey(query) ? [query, key] : null;
 }
 
 $("map").addEventListener("pointermove", (event) => {
@@ -217,21 +242,21 @@ $("map").addEventListener("keydown", (event) => {
   const { query, key } = view;
   const place = {
     ArrowLeft: () => [query, Math.max(0, key - 1)],
-    ArrowRight: () => [query, Math.min(query, key + 1)],
-    ArrowUp: () => [Math.max(key, query - 1), key],
+    ArrowRight: () => [query, Math.min(lastKey(query), key + 1)],
+    ArrowUp: () => [Math.max(firstQuery(key), query - 1), key],
     ArrowDown: () => [Math.min(n - 1, query + 1), key],
     Home: () => [query, 0],
-    End: () => [query, query],
+    End: () => [query, lastKey(query)],
   }[event.key];
   if (!place) return;
   event.preventDefault();
   point(...place(), true);
 });
 
-// From head to head in the order that the page shows.
+// From head to head in the order that the page shows, from the one that was asked for last.
 function step(way) {
   const shown = [...$("heads").querySelectorAll(".head")].map(({ head }) => head);
-  const here = shown.indexOf(view.head);
+  const here = shown.indexOf(view.coming.head);
   const next = shown[here + way];
   if (next) openHead(next);
 }
@@ -243,6 +268,7 @@ $("view").addEventListener("keydown", (event) => {
   step(way);
 });
 $("view").addEventListener("close", () => {
+  view.coming = null;
   $("frame").replaceChildren();
   remember("#");
   buttons.find(({ head }) => head === view.head)?.focus();
@@ -270,9 +296,10 @@ $("circuitsvis-open").addEventListener("click", async () => {
   frame.srcdoc = `<!doctype html><meta charset="utf-8"><body style="margin: 0 28px 0 16px"><div id="view"></div><script>${script}<\/script>`;
   const { labels } = prompt();
   const attention = labels.map((_, query) =>
-    labels.map((_, key) => (key <= query ? at(query, key) / STEPS : 0)),
+    labels.map((_, key) => (key <= lastKey(query) ? at(query, key) / STEPS : 0)),
   );
-  const message = { tokens: labels, attention, minValue: 0, maxValue: 1, maskUpperTri: true };
+  const maskUpperTri = prompt().causal;
+  const message = { tokens: labels, attention, minValue: 0, maxValue: 1, maskUpperTri };
   frame.addEventListener("load", () => frame.contentWindow.postMessage(message, "*"));
   $("frame").append(frame);
   frame.scrollIntoView({ block: "nearest" });
