@@ -41,6 +41,7 @@ for line in sys.stdin:
             os._exit(code)
     status = os.waitpid(child, 0)[1]
     print(os.waitstatus_to_exitcode(status), flush=True)
+os._exit(0)
 """
 
 

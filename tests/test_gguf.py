@@ -173,8 +173,13 @@ def test_a_flipped_bit_in_a_header_is_refused_or_leaves_a_model(tmp_path, sound)
         ("mamba", {}, r"order of weights .* is known .*, got 'mamba'"),
         ("deci", {}, r"order of weights .* is known .*, got 'deci'"),
         ("../../x\x00", {}, r"got '../../x\\x00'"),
-        ("llama", {"llama__rope.scaling.type": "yarn"}, r"not read here: llama.rope.scaling.type"),
-        ("llama", {"llama__attention.sliding_window": "4"}, "not read here: llama.attention.slid"),
+        (
+            "llama",
+            {"llama__rope.scaling.type": "yarn"},
+            r"not read here: 'llama.rope.scaling.type'",
+        ),
+        ("llama", {"llama__attention.sliding_window": "4"}, "not read here: 'llama.attention.slid"),
+        ("llama", {"llama__\x1b[31m": "4"}, r"not read here: 'llama\.\\x1b\[31m'"),
     ],
 )
 def test_what_has_no_known_rule_is_refused_before_a_weight_is_read(
@@ -217,6 +222,7 @@ def header(*tensors: bytes, n_tensors: int | None = None, n_values: int = 2) -> 
         (header(tensor(b"\xff")), "no text at byte"),
         (header(tensor(b"a", shape=(1,) * 5)), "1 to 4 axes, got 5"),
         (header(tensor(b"rope_freqs.weight")), "rotary scaling, which is not read here"),
+        (header(tensor("rope_\u202e\n".encode())), r"not read here: 'rope_\\u202e\\n'"),
         (header(tensor(b"a"), n_tensors=2**60), "damaged|axes"),
         (header(tensor(b"a"), n_values=2**60), "damaged"),
         (header(), "layers must be from 1 to the 0 tensors, got 1"),

@@ -128,10 +128,10 @@ def _check(header: _Header) -> int:
     for name in told:
         family, _, setting = name.partition(".")
         if family == architecture and setting not in _READ:
-            raise InputError(f"it has a setting that is not read here: {name[:80]}")
+            raise InputError(f"it has a setting that is not read here: {name[:80]!r}")
     tensors = [_tensor(header) for _ in range(n_tensors)]
     if scaled := [name for _, _, name, _ in tensors if name.startswith("rope_")]:
-        raise InputError(f"it has a rotary scaling, which is not read here: {scaled[0][:80]}")
+        raise InputError(f"it has a rotary scaling, which is not read here: {scaled[0][:80]!r}")
     _check_places(tensors, -(-header.at // alignment) * alignment, len(header.data))
     layers = told.get(f"{architecture}.block_count")
     if not isinstance(layers, int) or not 0 < layers <= n_tensors:
