@@ -21,7 +21,6 @@ from interp.heads import Head
 from interp.parts import parts_of
 from interp.scan import Method, measure, method_for
 from interp.scores import LayerScores, Thresholds, as_thresholds
-from interp.targets import KINDS
 from interp.tokens import Probe
 
 if TYPE_CHECKING:
@@ -79,8 +78,6 @@ class PromptScores:
 
         Columns `score`, `prompts` (how many judge it), `name`, `value` and `chance`.
         """
-        if self.frame.empty:
-            return pd.DataFrame(columns=["score", "prompts", "name", "value", "chance"])
         heads = self.frame.groupby(["score", "layer", "head", "name"], sort=True)
         means = heads.agg(
             prompts=("prompt", "nunique"), value=("value", "mean"), chance=("chance", "mean")
@@ -248,10 +245,9 @@ def _score(
     records = []
     for layer in sorted(by_layer):
         tallies = LayerScores.join(by_layer[layer]).measured(thresholds.min_queries).tallies
-        kinds = {kind: tally for kind, tally in tallies.items() if kind in KINDS}
         scores = [
             (kind, tally.mean.tolist(), tally.uniform_mean.tolist(), int(tally.queries.sum()))
-            for kind, tally in kinds.items()
+            for kind, tally in tallies.items()
         ]
         for head in range(model.n_heads):
             named = (model.name, number, layer, head, str(Head(layer, head)))

@@ -99,6 +99,7 @@ def test_a_prompt_that_judges_nothing_has_no_rows(model):
     assert run.frame.empty
     assert list(run.frame.dtypes) == list(interp.score_prompts(model, [NOVEL]).frame.dtypes)
     assert run.strongest().empty
+    assert list(run.strongest().columns) == ["score", "prompts", "name", "value", "chance"]
 
 
 def test_heads_are_counted_from_0_and_named_so(scores):
@@ -113,6 +114,7 @@ def test_the_strongest_head_has_the_highest_mean_over_prompts(scores):
     means = scores.frame.query("score == 'induction'").groupby("name")["value"].mean()
     assert (best["name"], best["value"]) == (means.idxmax(), means.max())
     assert best["prompts"] == 2
+    assert scores.strongest().set_index("score").loc["sink", "prompts"] == 3
 
 
 def test_a_stopped_run_goes_on_and_the_files_are_those_of_a_whole_one(model, tmp_path):
@@ -211,7 +213,7 @@ STRANGE = {
 @pytest.mark.parametrize("place", STRANGE)
 def test_what_others_have_among_the_parts_is_refused_and_stays(model, tmp_path, place):
     theirs, parts = tmp_path / "theirs", tmp_path / "out" / ".parts"
-    (theirs / "below").mkdir(parents=True)
+    (theirs / ("0" * 16)).mkdir(parents=True)
     parts.parent.mkdir()
     if place != "a link in its place":
         parts.mkdir()

@@ -215,7 +215,7 @@ def test_a_file_of_weights_that_is_cut_anywhere_is_refused(folder):
     content = path.read_bytes()
     data = 8 + int.from_bytes(content[:8], "little")
     last = len(content) - 1
-    for end in [last, *range(last, data, -9973), *range(data, -1, -1)]:
+    for end in [last, *range(last, data, -9973), *range(data, 16, -7), *range(16, -1, -1)]:
         os.truncate(path, end)
         assert "model.safetensors" in refused(check_folder, folder)
 
