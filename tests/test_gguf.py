@@ -124,7 +124,10 @@ def test_rounded_weights_attend_as_their_rounded_numbers_do(tmp_path):
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """The bytes of a small file that loads, and where the numbers in it begin."""
-    path = write(tmp_path_factory.mktemp("sound") / "model.gguf", tiny("llama", vocab_size=20))
+    path = write(
+        tmp_path_factory.mktemp("sound") / "model.gguf",
+        tiny("llama", vocab_size=8, num_hidden_layers=1),
+    )
     return path.read_bytes(), gguf.GGUFReader(path).data_offset
 
 
