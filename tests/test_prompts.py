@@ -267,6 +267,7 @@ def test_a_json_file_has_texts_or_ids(tmp_path):
 
 NO_PROMPTS = {
     "no object": (b'{"text": "a"}\n["b"]', 'prompts must have "text" or "tokens" .* in line 2'),
+    "a word": (b'"text"', "in line 1"),
     "both": (b'{"text": "a", "tokens": [1]}', "in line 1"),
     "neither": (b"{}", "in line 1"),
     "numbers that are no ids": (b'{"tokens": [1.5, true]}', "in line 1"),
