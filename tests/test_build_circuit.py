@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import interp
+from interp.models import save
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "build_circuit.py"
 FILES = {
@@ -41,6 +42,15 @@ def test_the_folder_is_a_model_with_the_heads_that_are_printed(positions, kind, 
     assert interp.scan_heads(model, rows=4, quick=True).heads("induction") == [
         interp.Head.parse(found)
     ]
+
+
+def test_a_folder_where_a_run_was_killed_is_written_to_again(tmp_path):
+    for name, file in ((".interp-partial-0", "config.json"), (".interp-ready-0", "config.json")):
+        (tmp_path / name / "files").mkdir(parents=True)
+        (tmp_path / name / "files" / file).write_text("of a killed run", encoding="utf-8")
+    save(interp.build_circuit("rotary", vocabulary=64, length=49), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    assert interp.load_model(tmp_path).n_layers == 2
 
 
 def test_parts_can_be_left_out_and_the_folder_says_so(tmp_path):

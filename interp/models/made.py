@@ -84,10 +84,12 @@ def save(model: Model, folder: str | os.PathLike[str]) -> None:
     if model.plain is None:
         raise InputError(f"model must be one of transformers, got a bridge made elsewhere: {model}")
     folder = Path(folder)
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if others := sorted(there - {*CONVERTED, "generation_config.json"}):
-        raise InputError(f"{folder} must be a folder of the model alone, got {others[0]} in it")
     with staged(folder) as scratch, quiet():
+        # What a killed run has left is gone by now.
+        there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        own = {*CONVERTED, "generation_config.json", scratch.parent.name}
+        if others := sorted(there - own):
+            raise InputError(f"{folder} must be a folder of the model alone, got {others[0]} in it")
         model.plain.save_pretrained(scratch)
         if model.tokenizer is not None:
             model.tokenizer.save_pretrained(scratch)
