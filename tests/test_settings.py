@@ -5,7 +5,8 @@ import logging
 
 import pytest
 import torch
-from tiny_models import tiny, words_tokenizer
+import transformers
+from tiny_models import SIZES, SMALL, scaled, tiny, words_tokenizer
 
 import interp
 from interp.models.ahead import context_of
@@ -63,6 +64,12 @@ def test_settings_within_settings_are_checked_too(folder):
         interp.load_model(folder)
 
 
+@pytest.mark.parametrize("named", [5, "LlamaForCausalLM", ["no such class"], []])
+def test_a_class_that_is_named_as_none_is_leaves_the_family_to_decide(folder, named):
+    set_in(folder, architectures=named)
+    assert interp.load_model(folder).direction == "causal"
+
+
 def test_impossible_settings_of_a_loaded_model_are_refused_too():
     with pytest.raises(interp.InputError, match=r"sliding_window must be from 0 .*got -1"):
         interp.load_model(tiny("mistral", sliding_window=-1))
@@ -74,8 +81,10 @@ def test_no_context_is_read_from_settings_that_no_model_has(folder):
     assert context_of(folder) is None
 
 
-@pytest.mark.parametrize("odd", [9999, -1])
-@pytest.mark.parametrize("setting", ["bos_token_id", "eos_token_id", "pad_token_id"])
+@pytest.mark.parametrize(
+    ("setting", "odd"),
+    [("bos_token_id", 9999), ("bos_token_id", -1), ("eos_token_id", 9999), ("pad_token_id", -1)],
+)
 def test_a_special_token_that_the_model_has_no_id_for_is_none_and_told(setting, odd, caplog):
     model = interp.load_model(tiny("gpt2", **{setting: odd}))
     told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
@@ -120,3 +129,16 @@ def test_latent_attention_needs_no_width_of_heads():
     model = tiny("deepseek2")
     model.config.head_dim = 0
     assert interp.attention_patterns(model, torch.tensor([[1, 5, 6]])).shape[-1] == 3
+
+
+@pytest.mark.parametrize(("width", "window"), [(0, 1), (1, 1), (2, 2), (8, 5)])
+def test_the_window_of_a_model_that_looks_both_ways_is_what_its_patterns_show(width, window):
+    ends = {"pad_token_id": 0, "bos_token_id": 1, "cls_token_id": 1}
+    ends |= {"eos_token_id": 2, "sep_token_id": 2}
+    settings = {**SIZES, **SMALL, **ends, "intermediate_size": 64, "local_attention": width}
+    own = scaled(transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**settings)))
+    model = interp.load_model(own)
+    assert model.windows == (None, window)
+    patterns = interp.attention_patterns(model, torch.arange(3, 15))
+    away = (torch.arange(12)[:, None] - torch.arange(12)).abs()
+    assert torch.equal((patterns[1] > 0).any(0).any(0), away < window)

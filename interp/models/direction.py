@@ -27,7 +27,8 @@ def direction(config: Any, architecture: str | None) -> Direction:
 
 def class_for(config: Any) -> Any:
     """The class of transformers that loads the weights which belong to these settings."""
-    named = (getattr(config, "architectures", None) or [None])[0]
+    listed = getattr(config, "architectures", None)
+    named = listed[0] if listed and isinstance(listed, list) else None
     way = direction(config, named)
     if way == "causal":
         return transformers.AutoModelForCausalLM

@@ -25,19 +25,23 @@ def _listed(config: Any, n_layers: int) -> list[str]:
 
 
 def _width(config: Any) -> int | None:
-    """How wide the settings make a window; None and 0 are no window."""
+    """How wide the settings make a window; None is no window."""
     if getattr(config, "use_sliding_window", True) is False:
         return None
-    return getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    width = getattr(config, "sliding_window", None)
+    return getattr(config, "window_size", None) if width is None else width
 
 
-def windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
+def windows(config: Any, n_layers: int, *, causal: bool = True) -> tuple[int | None, ...]:
     """How far back each layer may look at most, the query included; None: no limit.
 
-    A width of None or 0 is no limit. A layer that attends within blocks of fixed places looks
-    back no farther than a block is long.
+    A width of None or 0 is no limit; of a model that is not causal it is how far a query sees
+    either way, itself not counted, and 0 is a window of itself alone. A layer that attends within
+    blocks of fixed places looks back no farther than a block is long.
     """
     width, listed = _width(config), _listed(config, n_layers)
+    if not causal and width is not None:
+        width += 1
     if not listed:
         return (width or None,) * n_layers
     chunk = getattr(config, "attention_chunk_size", None)

@@ -316,10 +316,9 @@ def bridged(
     way = direction(model.config, architecture)
     if way != "causal":
         config = text_config(model)
-        # A width is how far such a model looks either way, the query not counted.
-        widths = (w and w + 1 for w in windows(config, int(config.num_hidden_layers)))
+        widths = windows(config, int(config.num_hidden_layers), causal=False)
         off = off_cpu(model, name)
-        return Model(None, model, tokenizer, name, revision, tuple(widths), way, off)
+        return Model(None, model, tokenizer, name, revision, widths, way, off)
     if model.config.model_type == "falcon" and model.config.alibi:
         # Its eager form adds the bias to the mask and to the scores; its fused form once.
         raise InputError(

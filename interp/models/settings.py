@@ -18,16 +18,17 @@ _WHOLE = dict.fromkeys(
         *("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
         *("num_decoder_layers", "encoder_layers", "decoder_layers"),
         *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "head_dim"),
+        "attention_chunk_size",
     ),
     1,
-) | dict.fromkeys(("sliding_window", "window_size", "local_attention", "attention_chunk_size"), 0)
+) | dict.fromkeys(("sliding_window", "window_size", "local_attention"), 0)
 """Whole numbers that are read here, or that the shapes of weights are made of: the least of each.
 
 A window of 0 is none.
 """
 
 _POSITIVE = ("rope_theta", "rotary_emb_base", "rotary_embedding_base", "query_pre_attn_scalar")
-_POSITIVE += ("attn_logit_softcapping", "final_logit_softcapping")
+_POSITIVE += ("attn_logit_softcapping", "final_logit_softcapping", "factor")
 
 _SPECIAL = ("bos", "eos", "pad", "cls", "sep")
 """Special tokens that settings and tokenizers name."""
