@@ -55,7 +55,7 @@ def test_a_folder_where_a_run_was_killed_is_written_to_again(tmp_path):
 
 def test_a_folder_that_holds_something_else_is_refused_and_left_as_it_was(tmp_path):
     (tmp_path / "notes.txt").write_text("kept", encoding="utf-8")
-    with pytest.raises(interp.InputError, match="folder of the model alone, got notes.txt in it"):
+    with pytest.raises(interp.InputError, match=r"of the model alone, got notes\.txt in it"):
         save(interp.build_circuit("rotary", vocabulary=64, length=49), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
