@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import safetensors.torch
 import torch
@@ -213,6 +214,11 @@ def test_what_is_read_is_a_copy_that_knows_its_tokens_and_no_texts():
     assert read.tokens.tolist() == [IDS]
     assert read.texts[0][:2] == ["<3>", "<10>"]
     assert (read.layers, read.learned_sinks) == ((0, 1), False)
+
+
+def test_a_column_of_pandas_is_an_array_and_a_table_of_it_goes_by_name():
+    table = pd.DataFrame({"input_ids": IDS, "other": 0})
+    assert labels(STACK, table["input_ids"]) == labels(STACK, table) == LABELS
 
 
 def test_a_tokenizers_mask_says_what_is_padding_on_either_side():
