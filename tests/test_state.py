@@ -112,7 +112,7 @@ def modules_of(case: Case) -> list[torch.nn.Module]:
 def hooks_on(module: Any) -> list[tuple[int, ...]]:
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     own = ("fwd_hooks", "bwd_hooks")  # TransformerLens' hook points keep lists of their own.
-    held = [getattr(module, name, None) or () for name in (*kinds, *own)]
+    held = [vars(module).get(name, ()) for name in (*kinds, *own)]
     return [tuple(map(id, hooks.values() if isinstance(hooks, dict) else hooks)) for hooks in held]
 
 
