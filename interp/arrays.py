@@ -18,7 +18,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from interp.archives import read_arrays, read_tokens
-from interp.errors import InputError
+from interp.errors import InputError, truth
 from interp.generated import is_generated, stitched
 from interp.patterns import (
     FUSED,
@@ -112,11 +112,14 @@ def read_patterns(
 
     Raises:
         InputError: If there is no attention in it, names match no layer, or it is no attention
-            over the tokens, as `interp.classify_heads` says.
+            over the tokens, as `interp.classify_heads` says; or `learned_sinks` or `causal` is
+            neither True nor False.
     """
     taken = take(source, tokens)
-    learned_sinks = taken.learned_sinks if learned_sinks is None else learned_sinks
-    causal = taken.causal if causal is None else causal
+    learned_sinks = truth(
+        "learned_sinks", taken.learned_sinks if learned_sinks is None else learned_sinks
+    )
+    causal = truth("causal", taken.causal if causal is None else causal)
     shapes = {layer.shape for layer in taken.arrays}
     if len(shapes) > 1:
         raise InputError(

@@ -1,5 +1,6 @@
 """Patterns of any source through one way in, and what is refused there."""
 
+import inspect
 import pickle
 from collections import OrderedDict
 from types import SimpleNamespace
@@ -502,6 +503,13 @@ def test_attention_that_looks_ahead_is_read_whole_before_its_first_tokens_are_dr
     assert shown.shape[-2:] == (SHOWN, SHOWN)
     assert (shown == 1 / length).all()
     assert len(shown.texts[0]) == SHOWN
+
+
+@pytest.mark.parametrize("name", ["causal", "learned_sinks"])
+def test_what_patterns_are_is_said_by_true_or_false(name):
+    read = inspect.unwrap(interp.read_patterns)  # As users have it: tests check types, too.
+    with pytest.raises(interp.InputError, match=f"{name} must be True or False, got 'no'"):
+        read(torch.eye(5)[None], range(5), **{name: "no"})
 
 
 def test_a_layer_whose_attention_goes_past_its_hook_is_reported():

@@ -442,6 +442,10 @@ REFUSED = {
         {"patterns": SQUARE.flip(-1), "tokens": torch.arange(7)},
         "patterns must be causal",
     ),
+    "a direction in words": (
+        {"tokens": torch.arange(7), "causal": "no"},
+        "causal must be True or False, got 'no'",
+    ),
     "NaN": ({"patterns": SQUARE * torch.nan, "tokens": torch.arange(7)}, "patterns must be finite"),
     "a head that is not there": (
         {"tokens": torch.arange(7), "heads": ["L3H0"]},

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from interp.arrays import carries_tokens, take
-from interp.errors import InputError
+from interp.errors import InputError, truth
 from interp.heads import Head
 from interp.pages.kinds import marked, resting_columns
 from interp.pages.packing import as_steps, packed, thumbnail, unpacked
@@ -197,13 +197,13 @@ def sources(
     texts: Sequence[Any] | None = None,
     layers: Sequence[int] | None = None,
     *,
-    causal: bool | None = None,
+    causal: Any = None,
 ) -> Iterator[Source]:
     """A source for each row of a batch, padding cut off; `interp.gallery` says what it takes.
 
     Raises:
-        InputError: If tokens are missing, shapes or lengths disagree, or a pattern is no
-            attention.
+        InputError: If tokens are missing, shapes or lengths disagree, a pattern is no
+            attention, or `causal` is neither True nor False.
     """
     if isinstance(patterns, list | tuple) and not patterns:
         raise InputError("patterns must hold at least one prompt, got none")
@@ -213,10 +213,10 @@ def sources(
 
 
 def _rows_of(
-    patterns: Any, tokens: Any, texts: Any, layers: Sequence[int] | None, causal: bool | None
+    patterns: Any, tokens: Any, texts: Any, layers: Sequence[int] | None, causal: Any
 ) -> Iterator[Source]:
     taken = take(patterns, tokens)
-    causal = taken.causal if causal is None else causal
+    causal = truth("causal", taken.causal if causal is None else causal)
     ids, stack = taken.tokens.cpu(), taken.arrays
     numbers = as_numbers(taken.numbers if layers is None else layers)
     if len(numbers) != len(stack):

@@ -53,7 +53,7 @@ class Shown:
         row: int | None = None,
         whole: int | None = None,
         *,
-        causal: bool | None = None,
+        causal: Any = None,
     ) -> "Shown":
         """The prompt in `row` of patterns of any source, as `interp.gallery` takes them.
 
