@@ -195,7 +195,7 @@ def scanning(**options: Any) -> Callable[..., object]:
 
 
 def verifying(case: Case, progress: Callable[..., None]) -> None:
-    options = {"draws": 1, "rows": 2, "length": 24, "kinds": "induction"}
+    options = {"draws": 1, "rows": 2, "length": 24, "kinds": "induction", "methods": ["mean"]}
     verify(case.model, case.scan, progress=progress, **options)
 
 
@@ -234,7 +234,7 @@ CALLS: dict[str, Callable[[Case, Callable[..., None]], object]] = {
     "composition": lambda case, progress: interp.composition_scores(case.model),
     "gallery": lambda case, progress: interp.gallery(case.scan, case.patterns),
     "gallery of a model": lambda case, progress: gallery_of_model(
-        case.scan, case.model, list(case.ids), progress=progress
+        case.scan, case.model, [case.ids[0]], progress=progress
     ),
     "ablation": ablation,
     "cut cache": cut,
