@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from interp.arrays import Layers, read_patterns
+from interp.columns import EFFECT
 from interp.files import versions
 from interp.labels import classify_heads
 from interp.patterns import AttentionPatterns, beginning
 from interp.scores import Thresholds
-from interp.table import EFFECT, HeadScan
+from interp.table import HeadScan
 from interp.targets import NONE
 
 WITHOUT_MODEL = "patterns were given, and no model to run"

@@ -15,10 +15,11 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.columns import EFFECT
 from interp.errors import InputError
 from interp.heads import Head
 from interp.labels import ANTI_INDUCTION, LABELS
-from interp.table import EFFECT, HeadScan
+from interp.table import HeadScan
 
 INDUCTION = LABELS["induction"]
 

@@ -8,9 +8,10 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
+from interp.columns import AT_DISTANCE, EFFECT
 from interp.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN
 from interp.pages.visible import prose
-from interp.table import AT_DISTANCE, EFFECT, WORDS, HeadScan
+from interp.table import WORDS, HeadScan
 
 
 def report(scan: HeadScan, top: int) -> Iterator[Table | str]:

@@ -10,6 +10,7 @@ import torch
 from interp import evidence
 from interp import tokens as probes
 from interp.alibi import name_what_slopes_do
+from interp.columns import AT_DISTANCE, DEFINED, EFFECT
 from interp.errors import InputError, truth, whole, whole_seed
 from interp.files import versions
 from interp.labels import label_heads, why_not_measured, with_sink_named
@@ -25,7 +26,7 @@ from interp.scores import (
     ask_elsewhere,
     score_layer,
 )
-from interp.table import AT_DISTANCE, DEFINED, EFFECT, HeadScan
+from interp.table import HeadScan
 from interp.targets import KINDS, rules
 
 if TYPE_CHECKING:

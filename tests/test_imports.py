@@ -65,6 +65,7 @@ DOORS = {
     "typer": {"command"},
     "rich": {"command", "report"},
     "pandas": {
+        "columns",
         "edges",
         "formats",
         "plots",

@@ -14,9 +14,9 @@ from jaxtyping import config
 from tiny_models import tiny, words_tokenizer
 
 import interp
+from interp.columns import RANGES
 from interp.definitions import DEFINITIONS
 from interp.report import report
-from interp.table import RANGES
 from interp.targets import KINDS, TARGETS
 from interp.told import TOLD
 

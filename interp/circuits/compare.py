@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.ablation import ablated, logits, losses
+from interp.columns import EFFECT
 from interp.direct import Readout
 from interp.edges import Edge
 from interp.errors import InputError, whole, whole_seed
@@ -31,7 +32,7 @@ from interp.paths import ask_of_stripe, path_effects
 from interp.scan import LENGTH, scan_heads
 from interp.scores import Thresholds, score_layer
 from interp.stream import stream, streams
-from interp.table import EFFECT, HeadScan
+from interp.table import HeadScan
 from interp.tokens import Probe, repeated
 from interp.weights import ov_copy, qk_match
 
