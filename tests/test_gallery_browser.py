@@ -207,6 +207,16 @@ def test_a_thumbnail_is_painted_with_the_weights(show):
     assert light[order][0] - light[order][-1] > 300
 
 
+def test_a_page_that_nobody_scrolled_is_printed_with_every_head(show):
+    page = show(plain()[0].to_html(), viewport={"width": 150, "height": 100})
+    assert page.evaluate("document.documentElement.scrollHeight") > 1000
+    sides = "[...document.querySelectorAll('.head canvas')].map((canvas) => canvas.width)"
+    page.wait_for_function(f"() => {sides}.every((side) => side === 25)", timeout=5000)
+    page.emulate_media(media="print")
+    shown = "[...document.querySelectorAll('.head')].map((h) => getComputedStyle(h).contentVisibility)"
+    assert page.evaluate(shown) == ["visible"] * 9
+
+
 def test_no_text_gets_out_of_hand(show):
     made, texts = hostile()
     page = show(made.to_html())

@@ -113,23 +113,42 @@ async function drawThumbnail(button) {
 
 const state = { prompt: 0, label: null, order: "label" };
 
+const undrawn = new Set();
+
+function draw(button) {
+  seen.unobserve(button);
+  undrawn.delete(button);
+  return drawThumbnail(button);
+}
+
+// What is in sight is drawn first.
 const seen = new IntersectionObserver(
   (entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (isIntersecting) {
-        seen.unobserve(target);
-        drawThumbnail(target);
-      }
-    }
+    for (const { target, isIntersecting } of entries) if (isIntersecting) draw(target);
   },
   { rootMargin: "400px" },
 );
+
+// All else is drawn while there is nothing else to do, for a page is printed as it stands: weights
+// are unpacked too late for the print that asks for them.
+const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+let drawing = false;
+async function drawRest() {
+  const [next] = undrawn;
+  drawing = next !== undefined;
+  if (!drawing) return;
+  await draw(next);
+  whenIdle(drawRest);
+}
 
 function redraw() {
   for (const button of buttons) {
     seen.unobserve(button);
     seen.observe(button);
+    undrawn.add(button);
   }
+  if (!drawing) whenIdle(drawRest);
+  drawing = true;
   for (const ramp of document.querySelectorAll(".ramp")) {
     const context = ramp.getContext("2d");
     for (let x = 0; x < 180; x++) {
