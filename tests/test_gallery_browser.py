@@ -130,6 +130,15 @@ def test_the_value_under_the_pointer_is_the_tensors(show, place):
         page.keyboard.press("Escape")
 
 
+def test_the_scores_of_an_open_head_say_what_they_were_measured_on(show):
+    page = show(plain()[0].to_html())
+    open_head(page, "L1H0")
+    assert page.inner_text("#scored") == (
+        "Scores over the queries of the attention patterns that were labelled, whatever prompt is"
+        " shown:"
+    )
+
+
 def test_a_larger_picture_reads_the_same(show):
     made, patterns = plain()
     page = show(made.to_html())
@@ -213,7 +222,9 @@ def test_a_page_that_nobody_scrolled_is_printed_with_every_head(show):
     sides = "[...document.querySelectorAll('.head canvas')].map((canvas) => canvas.width)"
     page.wait_for_function(f"() => {sides}.every((side) => side === 25)", timeout=5000)
     page.emulate_media(media="print")
-    shown = "[...document.querySelectorAll('.head')].map((h) => getComputedStyle(h).contentVisibility)"
+    shown = (
+        "[...document.querySelectorAll('.head')].map((h) => getComputedStyle(h).contentVisibility)"
+    )
     assert page.evaluate(shown) == ["visible"] * 9
 
 

@@ -14,7 +14,7 @@ from paged import BREAKOUTS, ODD, TOKENS, looking_across, looking_ahead, pattern
 from interp import plots
 from interp.errors import InputError
 from interp.heads import Head
-from interp.labels import LABELS
+from interp.labels import LABELS, classify_heads
 from interp.plots import attention_arcs, head_page, head_zoo, save_figure, score_by_layer, style
 from interp.plots.prompts import Shown
 from interp.table import HeadScan
@@ -65,6 +65,36 @@ def test_a_head_in_full_is_its_pattern_with_every_token_at_its_place():
     assert "L1H0, induction (score " in told(figure)
     assert len(panel.collections[0].get_segments()) > 0
     inside(figure)
+
+
+SCANNED = HeadScan.of(
+    classify_heads(PATTERNS),
+    made_by={"probes": [{"periods": [12]}], "scored_on": {"sink": "random"}},
+)
+
+
+@pytest.mark.parametrize(
+    ("scan", "over"),
+    [
+        (SCAN, "over the queries of the attention patterns that were labelled."),
+        (SCANNED, "over all prompts of the scan (sink before the first repeat, the others after"),
+    ],
+)
+def test_what_the_scores_are_a_mean_over_follows_from_what_made_them(scan, over):
+    for figure in (
+        plots.pattern_page(scan, PATTERNS),
+        head_zoo(scan, PATTERNS),
+        head_page(PATTERNS, "L1H0", scan=scan),
+    ):
+        assert over in told(figure)
+        assert ("scan" in told(figure)) == (scan is SCANNED)
+
+
+def test_no_score_is_explained_where_none_stands():
+    mixed = str(SCAN.heads("mixed")[0])
+    assert f"{mixed}, mixed" in told(head_page(PATTERNS, mixed, scan=SCAN))
+    assert "score" not in told(head_page(PATTERNS, mixed, scan=SCAN))
+    assert "The score is" in told(head_page(PATTERNS, "L1H0", scan=SCAN))
 
 
 def test_an_arc_is_as_wide_as_its_weight_and_orange_to_a_target():

@@ -19,6 +19,7 @@ from interp.labels import ANTI_INDUCTION, FORCED_WINDOW
 from interp.pages import webpage
 from interp.pages.kinds import KIND_OF, WORDS, kinds_of, looks
 from interp.pages.prompts import Prompt, thresholds_of
+from interp.pages.scored import probe_of, scored_over
 from interp.pages.sheet import Section, sheet
 from interp.pages.visible import prose
 from interp.table import HeadScan
@@ -166,11 +167,12 @@ class Gallery:
         words = [*WORDS.values(), ANTI_INDUCTION, FORCED_WINDOW]
         words = [w for w in words if w in held] + sorted(set(held) - set(words))
         thresholds, kinds = thresholds_of(self.scan), self._kinds
-        cross = any(prompt.keys for prompt in self.prompts)
+        cross, over = any(prompt.keys for prompt in self.prompts), scored_over(self.scan)
         return {
             "about": _about(self.scan, self.title, cross),
-            "notes": [*self.notes, *_notes(bool(self.alone), cross)],
+            "notes": [*self.notes, *_notes(bool(self.alone), cross, over)],
             "alone": self.alone and str(self.alone),
+            "scored": f"Scores over {over}, whatever prompt is shown:" if kinds else "",
             "kinds": [{"kind": kind, "word": word} for kind, word in kinds.items()],
             "looks": {
                 word: looks(kind, thresholds, causal="induction" in kinds)
@@ -209,7 +211,7 @@ def _about(scan: HeadScan, title: str, cross: bool) -> str:
     model = "" if name in title else f"{name}. "
     if cross:
         return "Heads that look at another text have no labels: no kind is defined for them."
-    probe = next((p for p in scan.made_by.get("probes", []) if p.get("periods")), None)
+    probe = probe_of(scan)
     if probe is None:
         return f"{model}Labels and scores come with the patterns; no probe is on record."
     return (
@@ -219,12 +221,12 @@ def _about(scan: HeadScan, title: str, cross: bool) -> str:
 
 
 _SCORES = (
-    "The number under a picture is a score of the head in the scan: the mean attention on the"
+    "The number under a picture is a score of the head: the mean attention, over {over}, on the"
     " targets of the label or score that the heads are chosen or sorted by, else of its own label."
 )
 
 
-def _notes(alone: bool, cross: bool) -> list[str]:
+def _notes(alone: bool, cross: bool, over: str) -> list[str]:
     """How to read the pictures, of one head or of all."""
     sides = "queries go down, keys across"
     if cross:
@@ -234,7 +236,7 @@ def _notes(alone: bool, cross: bool) -> list[str]:
     if alone:
         return [f"{read[0].upper()}{read[1:]} {steps}"]
     return [
-        f"Each picture is one head: {read}" + ("" if cross else f" {_SCORES}"),
+        f"Each picture is one head: {read}" + ("" if cross else f" {_SCORES.format(over=over)}"),
         f"{steps} In small pictures of long prompts a pixel is the largest weight of its block.",
     ]
 

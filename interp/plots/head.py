@@ -15,7 +15,7 @@ from interp.plots.patterns import legend
 from interp.plots.prompts import Shown, border, in_words, kind_of, labels_of
 from interp.plots.style import GREY, styled
 from interp.plots.texts import inches
-from interp.plots.words import head_name
+from interp.plots.words import about_score, head_name
 from interp.table import HeadScan
 
 SIZE = 5.5
@@ -83,10 +83,7 @@ def head_figure(
     )
     left, under = (0.45 + max(inches(word, SIZE) for word in words) for words in (down, across))
     notes = ["Queries down, keys across, each at its token; layers and heads count from 0."]
-    if scan is not None:
-        notes.append(
-            "The score is the scan's: mean attention mass on the targets, all its prompts."
-        )
+    notes += about_score(scan, head)
     if step > 1:
         notes.append(f"Every {_ordinal(step)} token is named; each has its row and its column.")
     if any("…" in label for label in [*down, *across]):

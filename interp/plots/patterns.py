@@ -13,6 +13,7 @@ from interp.errors import InputError
 from interp.heads import Head
 from interp.pages.kinds import kinds_of, looks
 from interp.pages.prompts import thresholds_of
+from interp.pages.scored import scored_over
 from interp.plots.page import Page, paint, whole_ticks
 from interp.plots.prompts import Shown, border, in_words
 from interp.plots.style import ACCENT, GREY, QUIET, styled
@@ -39,7 +40,7 @@ def pattern_page(
 
     One row of pictures per kind that has heads, queries down and keys across, from 0 to 1.
     The kind's targets are outlined: for a sink, the first token and the other columns where
-    this head rests. The number above a picture is the head's score in the scan.
+    this head rests. The number above a picture is the head's score in `scan`.
 
     Args:
         scan: Which heads are what.
@@ -75,6 +76,7 @@ def pattern_page(
         body=len(kinds) * step + 0.85 if kinds else 0.15,
         notes=[
             *_page_notes(
+                scored_over(scan),
                 [words[kind] for kind in kinds],
                 [words[kind] for kind in without],
                 "head" if heads is None else "head of those chosen",
@@ -116,13 +118,14 @@ def legend(prompt: Shown, targets: str | None) -> list[Patch]:
     return patches
 
 
-def _page_notes(kinds: Sequence[str], without: Sequence[str], head: str, copy: str) -> list[str]:
+def _page_notes(
+    over: str, kinds: Sequence[str], without: Sequence[str], head: str, copy: str
+) -> list[str]:
     labels = ", ".join(without)
     if not kinds:
         return [f"No {head} carries any of the labels: {labels}."]
     notes = [
-        "The numbers are scores from the scan: mean attention mass on the kind's targets over all"
-        " its prompts (a sink before the first repeat, the others after it)."
+        f"The numbers are scores: mean attention mass on the kind's targets over {over}."
         f" The pictures show this one example prompt; every {copy} copy is a target."
         " Layers, heads and positions count from 0."
     ]

@@ -2,7 +2,8 @@
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.pages.kinds import WORDS, kinds_of
+from interp.pages.kinds import WORDS
+from interp.pages.scored import early_kinds, probe_of, scored_over
 from interp.plots.texts import inches, prose
 from interp.table import HeadScan
 
@@ -18,13 +19,11 @@ def model_name(scan: HeadScan) -> str:
 
 def what_was_run(scan: HeadScan) -> str:
     """The probe that the scores come from, in words."""
-    probe = next((p for p in scan.made_by.get("probes", []) if p.get("periods")), None)
+    probe = probe_of(scan)
     if probe is None:
         return "Labels of given attention patterns: no record of what was run."
     bos = "" if scan.made_by.get("bos") is None else "BOS, then "
-    scored_on = scan.made_by.get("scored_on", {})
-    kinds = kinds_of(scan.frame.columns).items()
-    early = " and ".join(word for kind, word in kinds if scored_on.get(kind) == "random")
+    early = early_kinds(scan)
     return (
         f"{probe['rows']} prompts of {probe['length']} tokens: {bos}random tokens that repeat"
         f" every {min(probe['periods'])} to {max(probe['periods'])} tokens"
@@ -45,6 +44,18 @@ def head_name(scan: HeadScan | None, head: Head) -> str:
     if not rows:
         raise InputError(f"scan must hold {head}, got {len(scan.frame)} heads without it")
     label = rows[0]["label"]
-    kind = next((kind for kind, word in WORDS.items() if word == label), None)
+    kind = _scored_kind(label)
     score = "" if kind is None else f" (score {rows[0][kind]:.2f})"
     return f"{model_name(scan)}: {head}, {label}{score}"
+
+
+def about_score(scan: HeadScan | None, head: Head) -> list[str]:
+    """What the score is that `head_name` gives, in a sentence, if it gives one."""
+    labels = [] if scan is None else scan.frame.loc[scan.frame["name"] == str(head), "label"]
+    if scan is None or not any(map(_scored_kind, labels)):
+        return []
+    return [f"The score is the mean attention mass on the kind's targets over {scored_over(scan)}."]
+
+
+def _scored_kind(label: str) -> str | None:
+    return next((kind for kind, word in WORDS.items() if word == label), None)

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from interp.heads import Head
 from interp.pages.kinds import WORDS, ideal, kinds_of, looks, marked
 from interp.pages.prompts import special_of, thresholds_of
+from interp.pages.scored import scored_over
 from interp.plots.page import Page, paint, whole_ticks
 from interp.plots.patterns import legend, pooled_notes
 from interp.plots.prompts import Shown, border, in_words
@@ -72,8 +73,8 @@ def head_zoo(
         notes=[
             "Left of each pair: attention spread evenly over the kind's targets, else on the first"
             " token. Right: the strongest head that has the kind as its first label (else with it),"
-            " and its score from the scan, the mean attention mass on the targets over all its"
-            " prompts. Layers, heads and positions count from 0.",
+            " and its score, the mean attention mass on the targets over"
+            f" {scored_over(scan)}. Layers, heads and positions count from 0.",
             *pooled_notes(length, size),
         ],
     )
@@ -91,7 +92,7 @@ def head_zoo(
                 pairs.append((f"{name}  {score:.2f}", prompt.pattern(name)))
                 cells.append(prompt.targets(kind, pairs[1][1], scan))
             else:
-                told = wrapped("No head of this model carries the label.", size - 0.1)
+                told = wrapped("No head carries the label.", size - 0.1)
                 page.text(left + size + 0.12, top + 0.5, told, color=QUIET)
             for column, ((title, pattern), targets) in enumerate(zip(pairs, cells)):
                 panel = page.panel(left + column * (size + 0.06), top + 0.46, size, size)

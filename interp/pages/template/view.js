@@ -17,6 +17,7 @@ async function openHead(head) {
   Object.assign(view, { query: last, key: strongestKey(last) });
   $("name").textContent = head.name;
   $("labels").textContent = head.labels.join(", ");
+  $("scored").textContent = data.scored;
   const scores = data.kinds.map(({ kind, word }) => [word, head.scores[kind] ?? null]);
   $("scores").replaceChildren(
     ...scores.flatMap(([word, score]) => [
