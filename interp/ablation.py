@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 from interp.errors import InputError
 from interp.finite import refuse_losses_not_finite
 from interp.heads import Head
-from interp.hooks import attention_layers, cheap_forward
-from interp.models import Model, evaluating
+from interp.models import Model, cheap_forward, evaluating
+from interp.models.layers import attention_layers
 from interp.tokens import Probe
 
 Method = Literal["zero", "mean"]

@@ -4,7 +4,6 @@
 that no more than one layer's patterns need ever exist; `attention_patterns` keeps them all.
 """
 
-import inspect
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.finite import refuse_not_finite
 from interp.memory import refuse_beyond
-from interp.models import Model, evaluating, load_model
+from interp.models import Model, cheap_forward, evaluating, load_model
 from interp.models.layers import attention_layers
 from interp.patterns import AttentionPatterns
 from interp.plain import attention_of, plain_patterns
@@ -248,13 +247,3 @@ def _looking(model: Model) -> Iterator[None]:
 
 def _let_go(module: Any, inputs: Any, output: Any) -> None:
     module._pattern = None
-
-
-def cheap_forward(model: Any) -> dict[str, Any]:
-    """Options that spare the logits and the key-value cache, where the model has them."""
-    known = inspect.signature(type(model).forward).parameters
-    return {
-        name: value
-        for name, value in (("logits_to_keep", 1), ("use_cache", False))
-        if name in known
-    }

@@ -15,9 +15,9 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.finite import refuse_not_finite
 from interp.memory import refuse_beyond
-from interp.models import Model, evaluating
+from interp.models import Model, cheap_forward, evaluating
 from interp.models.layers import attention_layers
-from interp.models.rows import segments_of
+from interp.models.rows import rows_by_length, segments_of
 from interp.patterns import AttentionPatterns
 from interp.targets import NONE
 
@@ -26,6 +26,9 @@ Stack = Literal["encoder", "decoder", "cross"]
 
 _COPIES = 3
 """Of all patterns: as they are returned, in float32 without padding, and those that are kept."""
+
+_OFF = 0.01
+"""How far the sum of a row may be from 1, as in `interp.patterns.check_pattern`: 16 bits round."""
 
 Layers = tuple[Float[Tensor, "batch head query key"], ...]
 
@@ -38,7 +41,10 @@ def attention_of(
     decoder_tokens: Int[Tensor, "batch query"] | None = None,
     segments: Int[Tensor, "batch pos"] | None = None,
 ) -> Layers:
-    """Every layer's attention on `tokens`, in float32; rows of padding are 0.
+    """Every layer's attention on `tokens`, in float32; rows and columns of padding are 0.
+
+    Rows of one length are run together and others apart, so that no padding is ever run: what
+    some models make of it changes the attention beside it.
 
     Args:
         model: One that is not causal.
@@ -49,40 +55,81 @@ def attention_of(
 
     Raises:
         InputError: If the attention of all layers would not fit in memory (estimated before
-            anything is run), the model does not return any, or some of it is not finite.
+            anything is run), the model does not return any, or some of it is not finite, no
+            share of all attention, or of a decoder that looks ahead.
     """
     _refuse_too_many(model, tokens, decoder_tokens)
-    own: Any = model.inner
-    inputs = _masked(tokens, model, "")
-    if segments is not None:
-        inputs["token_type_ids"] = segments.to(model.device)
-    queries, name = tokens, "attentions"
-    if stack == "encoder":
-        own = own.get_encoder()
-    elif decoder_tokens is not None:
-        inputs |= _masked(decoder_tokens, model, "decoder_")
-        queries, name = decoder_tokens, f"{stack}_attentions"
+    queries = tokens if decoder_tokens is None else decoder_tokens
+    keys = queries if stack == "decoder" else tokens
+    patterns: list[Tensor] = []
+    for (size, *rest), rows in rows_by_length(tokens, decoder_tokens).items():
+        read = {"": tokens[rows, :size]}
+        if decoder_tokens is not None:
+            read["decoder_"] = decoder_tokens[rows, : rest[0]]
+        inputs = {f"{whose}input_ids": ids for whose, ids in read.items()}
+        inputs |= {f"{whose}attention_mask": torch.ones_like(ids) for whose, ids in read.items()}
+        if segments is not None:
+            inputs["token_type_ids"] = segments[rows, :size]
+        found = _returned(model, inputs, stack)
+        shape = (len(tokens), found[0].shape[1], queries.shape[1], keys.shape[1])
+        patterns = patterns or [found[0].new_zeros(shape) for _ in found]
+        for pattern, part in zip(patterns, found, strict=True):
+            pattern[rows, :, : part.shape[2], : part.shape[3]] = part
+    return tuple(patterns)
+
+
+def _returned(model: Model, inputs: dict[str, Tensor], stack: Stack | None) -> Layers:
+    """What transformers returns of rows without padding, in float32, held against what it must be.
+
+    Raises:
+        InputError: As `attention_of`.
+    """
+    own: Any = model.inner.get_encoder() if stack == "encoder" else model.inner
+    name = "attentions" if stack in (None, "encoder") else f"{stack}_attentions"
+    given = {each: ids.to(model.device) for each, ids in inputs.items()}
     with torch.no_grad(), evaluating(own):
         try:
-            found = getattr(own(**inputs, output_attentions=True), name, None)
+            returned = own(**given, output_attentions=True, **cheap_forward(own))
+            found = getattr(returned, name, None)
         except (TypeError, AttributeError) as error:
             # Whisper and its like listen where others read.
             raise InputError(
                 f"model must read token ids, got {model.name}, a {type(model.inner).__name__}:"
                 f" {' '.join(str(error).split())[:120]}"
             ) from error
-    keys = queries if stack == "decoder" else tokens
-    shape = (len(tokens), queries.shape[1], keys.shape[1])
-    if not found or any((len(a), *a.shape[-2:]) != shape for a in found):
+    read = inputs["input_ids"]
+    queries = inputs.get("decoder_input_ids", read)
+    keys = queries if stack == "decoder" else read
+    shape = (len(read), queries.shape[1], keys.shape[1])
+    if not found or any(a is None or (len(a), *a.shape[-2:]) != shape for a in found):
         raise InputError(
             f"model must return the attention of every query to every key, got {model.name}, a"
             f" {type(model.inner).__name__}, which does not"
         )
-    real = (queries != NONE).to(model.device)[:, None, :, None]
-    patterns = tuple(torch.where(real, attention.float(), 0) for attention in found)
+    patterns = tuple(attention.float() for attention in found)
     for layer, pattern in enumerate(patterns):
         refuse_not_finite(pattern, layer, model.dtype_name)
+        _refuse_no_shares(model, layer, pattern, causal=stack == "decoder")
     return patterns
+
+
+def _refuse_no_shares(
+    model: Model, layer: int, pattern: Float[Tensor, "batch head query key"], *, causal: bool
+) -> None:
+    """Refuse what is no attention: scores (SqueezeBERT), or parts of blocks (BigBird)."""
+    what = f"got {model.name}, a {type(model.inner).__name__}"
+    above = pattern.sum(-1) - 1
+    off = (above if model.learned_sinks else above.abs()).max().item()
+    if pattern.min() < 0 or off > _OFF:
+        raise InputError(
+            f"model must return shares of all attention, {what}, which returns no attention"
+            f" probabilities in layer {layer}: a weight is {pattern.min().item():.3g}, and a row"
+            f" sums to {off:.3g} off 1"
+        )
+    if causal and pattern.triu(1).any():
+        raise InputError(
+            f"the decoder of a model must be causal, {what}, which looks ahead in layer {layer}"
+        )
 
 
 def plain_patterns(
@@ -160,14 +207,6 @@ def _stack(model: Model, stack: str | None, decoder_inputs: Any) -> Stack | None
         rule = "left out" if stack == "encoder" else "given"
         raise InputError(f"decoder_inputs must be {rule} for stack {stack!r}")
     return named[named.index(stack)]
-
-
-def _masked(tokens: Int[Tensor, "batch pos"], model: Model, whose: str) -> dict[str, Any]:
-    tokens = tokens.to(model.device)
-    return {
-        f"{whose}input_ids": tokens.clamp(min=0),
-        f"{whose}attention_mask": (tokens != NONE).long(),
-    }
 
 
 def _texts(model: Model, tokens: Int[Tensor, "batch pos"]) -> list[list[str]]:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.finite import refuse_not_finite
-from interp.hooks import attention_layers, cheap_forward
 from interp.mass import LARGE, FromQK
-from interp.models import STREAM, Model, attend_with, holding
+from interp.models import STREAM, Model, attend_with, cheap_forward, holding
+from interp.models.layers import attention_layers
 from interp.targets import NONE
 from interp.tiles import tiled_attention
 

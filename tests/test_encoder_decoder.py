@@ -34,6 +34,11 @@ CONFIGS = {
         max_position_embeddings=64,
     ),
 }
+FSMT = {
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings"), 64),
+}
 IDS = torch.stack([torch.arange(10, 22), torch.arange(60, 48, -1)])
 DECODED = torch.stack([torch.arange(100, 109), torch.arange(150, 141, -1)])
 SHAPES = {"encoder": (2, 2, 4, 12, 12), "decoder": (3, 2, 4, 9, 9), "cross": (3, 2, 4, 9, 12)}
@@ -75,7 +80,7 @@ def test_the_three_kinds_of_attention_are_the_models_own_by_name(name, tmp_path)
             last = interp.attention_patterns(
                 model, IDS, [shape[0] - 1], stack=stack, **decoder_for(stack)
             )
-            assert torch.equal(torch.as_tensor(last)[0], expected[-1])
+            assert (last[0] - expected[-1]).abs().max() < 1e-6
 
 
 def test_only_the_decoders_own_attention_is_causal(t5):
@@ -88,6 +93,28 @@ def test_only_the_decoders_own_attention_is_causal(t5):
     assert not found["decoder"].triu(1).any()
     assert found["encoder"].triu(1).max() > 0.1
     assert found["cross"].triu(1).max() > 0.1
+
+
+def test_a_decoder_that_looks_ahead_is_refused_and_one_that_does_only_for_its_cache_is_not(
+    t5, monkeypatch
+):
+    config = transformers.FSMTConfig(
+        src_vocab_size=200, tgt_vocab_size=200, langs=["en", "de"], d_model=32, **FSMT
+    )
+    own = scaled(transformers.FSMTForConditionalGeneration(config))
+    own.set_attn_implementation("eager")
+    with torch.no_grad():
+        cached = own(input_ids=IDS, decoder_input_ids=DECODED, output_attentions=True)
+    assert cached.decoder_attentions[0].triu(1).any()
+    found = interp.attention_patterns(own, IDS, stack="decoder", decoder_inputs=DECODED)
+    assert found.causal
+    assert not found.triu(1).any()
+
+    ahead = torch.full((2, 4, 9, 9), 1 / 9)
+    returned = transformers.utils.ModelOutput(decoder_attentions=(ahead,) * 3)
+    monkeypatch.setattr(t5.inner, "forward", lambda **_: returned)
+    with pytest.raises(interp.InputError, match=r"must be causal, got .* looks ahead in layer 0"):
+        interp.attention_patterns(t5, IDS, stack="decoder", decoder_inputs=DECODED)
 
 
 def test_relative_positions_beyond_the_exact_ones_are_right(t5):

@@ -32,8 +32,32 @@ ENCODERS = {
 }
 
 
+APART = {
+    "ConvBertForMaskedLM": lambda: transformers.ConvBertConfig(
+        **SIZES, **SMALL, intermediate_size=64, embedding_size=32, head_ratio=2
+    ),
+    "MobileBertForMaskedLM": lambda: transformers.MobileBertConfig(
+        **SIZES, **SMALL, intermediate_size=64, embedding_size=16, intra_bottleneck_size=32
+    ),
+    "NystromformerForMaskedLM": lambda: transformers.NystromformerConfig(
+        **SIZES, **SMALL, intermediate_size=64
+    ),
+}
+"""What these make of padding changes the attention beside it."""
+
+NO_SHARES = {
+    "SqueezeBertForMaskedLM": lambda: transformers.SqueezeBertConfig(
+        **SIZES, **SMALL, intermediate_size=64, embedding_size=32
+    ),
+    "BigBirdForMaskedLM": lambda: transformers.BigBirdConfig(
+        **SIZES, **SMALL, intermediate_size=64, block_size=2, num_random_blocks=1
+    ),
+}
+"""Scores before the softmax, and parts of rows, are what transformers returns of these."""
+
+
 def encoder(name: str = "BertForMaskedLM", **changes: object) -> transformers.PreTrainedModel:
-    config = ENCODERS[name]()
+    config = {**ENCODERS, **APART, **NO_SHARES}[name]()
     config.update(changes)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -86,7 +110,7 @@ def test_patterns_of_an_encoder_are_its_own_loaded_or_from_a_folder(name, tmp_pa
         assert not found.causal
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", [*ENCODERS, *APART])
 def test_each_row_of_a_padded_batch_is_as_if_run_alone(name):
     model = interp.load_model(encoder(name))
     rows = [[CLS, *range(10, 20), SEP], [CLS, 7, 8, SEP], [CLS, *range(50, 57), SEP]]
@@ -97,6 +121,21 @@ def test_each_row_of_a_padded_batch_is_as_if_run_alone(name):
         assert (together[:, index, :, :size, :size] - alone).abs().max() < 1e-5
         assert not together[:, index, :, :size, size:].any()
         assert not together[:, index, :, size:].any()
+
+
+@pytest.mark.parametrize("name", NO_SHARES)
+def test_what_is_no_share_of_all_attention_is_refused_with_its_layer(name):
+    ids = [list(range(10, 26))]
+    returned = own_attention(encoder(name), input_ids=torch.tensor(ids))
+    assert (returned.sum(-1) - 1).abs().max() > 0.1
+    with pytest.raises(interp.InputError, match=rf"{name}, .* no attention probabilities in layer"):
+        interp.attention_patterns(encoder(name), ids)
+
+
+@pytest.mark.parametrize("config", [transformers.XLMConfig, transformers.FlaubertConfig])
+def test_a_model_that_its_settings_keep_from_looking_ahead_is_causal(config):
+    assert direction(config(), None) == "both ways"
+    assert direction(config(causal=True), None) == "causal"
 
 
 def test_a_window_reaches_as_far_either_way_as_is_said():

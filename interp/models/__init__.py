@@ -7,7 +7,7 @@ hooks is in `interp.hooks`.
 from interp.models.load import load_model
 from interp.models.made import assembled, attention_only, save
 from interp.models.model import Model
-from interp.models.switches import STREAM, attend_with, evaluating, holding
+from interp.models.switches import STREAM, attend_with, cheap_forward, evaluating, holding
 
 __all__ = [
     "STREAM",
@@ -15,6 +15,7 @@ __all__ = [
     "assembled",
     "attend_with",
     "attention_only",
+    "cheap_forward",
     "evaluating",
     "holding",
     "load_model",

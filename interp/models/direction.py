@@ -19,7 +19,8 @@ def direction(config: Any, architecture: str | None) -> Direction:
     encoder = (architecture or "").endswith("EncoderModel")
     if getattr(config, "is_encoder_decoder", False) and not encoder:
         return "encoder-decoder"
-    if getattr(config, "is_decoder", False):
+    # XLM and Flaubert are told by `causal` that no query is to look ahead.
+    if getattr(config, "is_decoder", False) or getattr(config, "causal", False):
         return "causal"
     masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return "both ways" if masked or encoder else "causal"

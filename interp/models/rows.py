@@ -102,6 +102,28 @@ def without_padding(row: list[int], index: int) -> list[int]:
     return tokens
 
 
+def rows_by_length(
+    *texts: Int[Tensor, "batch _"] | None,
+) -> dict[tuple[int, ...], list[int]]:
+    """The rows that are as long as each other in every text: run together they need no padding.
+
+    Args:
+        *texts: Token ids, padded with -1 on the right; None for a text that there is not.
+
+    Returns:
+        The numbers of the rows, by how many tokens they have in each text.
+
+    Example:
+        >>> rows_by_length(torch.tensor([[5, 6], [7, -1], [8, 9]]))
+        {(2,): [0, 2], (1,): [1]}
+    """
+    lengths = [(text != NONE).sum(-1).tolist() for text in texts if text is not None]
+    found: dict[tuple[int, ...], list[int]] = {}
+    for row, sizes in enumerate(zip(*lengths, strict=True)):
+        found.setdefault(sizes, []).append(row)
+    return found
+
+
 def _lists(values: Any) -> list[list[Any]] | None:
     """Rows as lists, one row if `values` is flat; None if it is no such thing."""
     rows = values.tolist() if hasattr(values, "tolist") else values

@@ -1,6 +1,7 @@
 """Settings of a model and of the libraries that are changed for a while, and put back."""
 
 import contextlib
+import inspect
 import io
 import itertools
 import logging
@@ -30,6 +31,16 @@ def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator
             yield
         finally:
             model.set_attn_implementation(own)
+
+
+def cheap_forward(model: Any) -> dict[str, Any]:
+    """Options that spare the logits and the key-value cache, where the model has them."""
+    known = inspect.signature(type(model).forward).parameters
+    return {
+        name: value
+        for name, value in (("logits_to_keep", 1), ("use_cache", False))
+        if name in known
+    }
 
 
 @contextmanager
