@@ -41,9 +41,8 @@ def parts_of(folder: Path, settings: dict[str, Any], *, restart: bool = False) -
             run with other settings has left its parts, or something else is there.
     """
     around = folder / FOLDER
-    known = {"settings": settings}
-    text = json.dumps(known, indent=1, ensure_ascii=False) + "\n"
-    own = around / hashlib.sha256(text.encode()).hexdigest()[:16]
+    text = _as_text(settings)
+    own = _own(folder, text)
     new = [each for each in (around, folder, *folder.parents) if not each.exists()]
     try:
         around.mkdir(parents=True, exist_ok=True)
@@ -78,6 +77,38 @@ def parts_of(folder: Path, settings: dict[str, Any], *, restart: bool = False) -
         raise
 
 
+def kept(folder: Path, settings: dict[str, Any] | None = None) -> int:
+    """How many parts are below the results' `folder` now: of the run with these settings, or all.
+
+    Args:
+        folder: Of the results; it need not be there.
+        settings: As for `parts_of`; parts of any run count if left out.
+    """
+    around = folder / FOLDER
+    if not around.is_dir():
+        return 0
+    if settings is None:
+        return len(list(around.glob("*/[0-9]*")))
+    return len(list(_own(folder, _as_text(settings)).glob("[0-9]*")))
+
+
+def drop(folder: Path) -> None:
+    """Remove the parts below `folder`, whose results are written, unless a run is at work there."""
+    around = folder / FOLDER
+    with held(around) as alone:
+        if alone is not False:
+            shutil.rmtree(around, ignore_errors=True)
+
+
+def _as_text(settings: dict[str, Any]) -> str:
+    return json.dumps({"settings": settings}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _own(folder: Path, text: str) -> Path:
+    """Where the parts of a run are whose settings say `text`."""
+    return folder / FOLDER / hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _is_ours(path: Path) -> bool:
     """Whether it is a folder such as runs make: what is somebody else's is never removed."""
     return bool(_NAME.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
@@ -90,7 +121,7 @@ def _told(folder: Path, other: Path, settings: dict[str, Any]) -> str:
     except (ValueError, LookupError, TypeError, AttributeError):
         differing = []
     return (
-        f"folder must hold no parts of another run, got {folder}, where one with another"
-        f" {' and '.join(differing) or 'record'} was stopped: --restart (restart=True) throws"
+        f"folder must hold no parts of another run, got {folder}, where one that differs in"
+        f" {', '.join(differing) or 'its record'} was stopped: --restart (restart=True) throws"
         " them away, or name another folder"
     )

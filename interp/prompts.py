@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +20,7 @@ from interp.contents import as_path, content_of, parsed, text_of
 from interp.errors import InputError
 from interp.files import staged, utf8, versions
 from interp.heads import Head
-from interp.parts import parts_of
+from interp.parts import drop, kept, parts_of
 from interp.scan import Method, measure, method_for
 from interp.scores import LayerScores, Thresholds, as_thresholds
 from interp.tokens import Probe
@@ -26,7 +28,12 @@ from interp.tokens import Probe
 if TYPE_CHECKING:
     from interp.models import Model
 
+LOG = logging.getLogger("interp")
+
 SCHEMA_VERSION = 1
+
+FILES = ("scores.json", "scores.parquet")
+"""Of a result, in the order in which they are moved to their place."""
 
 _TYPES = {
     "model": "string",
@@ -131,12 +138,13 @@ def score_prompts(
     """
     from interp.models import load_model
 
-    given, source = prompts_in(prompts)
-    thresholds = as_thresholds(thresholds)
-    model = load_model(model)
-    rows = [_ids(model, prompt, number, bos) for number, prompt in enumerate(given)]
-    how = method_for(model, method)
-    made_by = _made_by(model, rows, how, thresholds)
+    with telling(folder):
+        given, source = prompts_in(prompts)
+        thresholds = as_thresholds(thresholds)
+        model = load_model(model)
+        rows = [_ids(model, prompt, number, bos) for number, prompt in enumerate(given)]
+        how = method_for(model, method)
+        made_by = _made_by(model, rows, how, thresholds)
     beside = {**model.on_device, "file": source}
 
     def score(number: int) -> pd.DataFrame:
@@ -147,23 +155,76 @@ def score_prompts(
     if folder is None:
         pieces = [score(number) for number in range(len(rows))]
         return PromptScores(pd.concat(pieces, ignore_index=True), made_by | beside)
-    done = 0
-    try:
-        with parts_of(Path(folder), made_by, restart=restart) as parts:
-            pieces = []
-            for number in range(len(rows)):
-                part = parts / f"{number:06d}.parquet"
-                if not part.exists():
-                    with staged(parts) as scratch:
-                        _write(score(number), scratch / part.name)
-                pieces.append(_part(part, number))
-                done += 1
-            found = PromptScores(pd.concat(pieces, ignore_index=True), made_by | beside)
-            found.save(folder)
-    except KeyboardInterrupt:
-        kept = f"{done} of {len(rows)} prompts are kept, and the same call goes on from there"
-        raise KeyboardInterrupt(kept if done else "nothing was written") from None
+    with (
+        telling(folder, made_by, restart=restart),
+        parts_of(Path(folder), made_by, restart=restart) as parts,
+    ):
+        if done := kept(Path(folder), made_by):
+            LOG.info("%d of %d prompts are done already", done, len(rows))
+        pieces = []
+        for number in range(len(rows)):
+            part = parts / f"{number:06d}.parquet"
+            if not part.exists():
+                with staged(parts) as scratch:
+                    _write(score(number), scratch / part.name)
+            pieces.append(_part(part, number))
+        found = PromptScores(pd.concat(pieces, ignore_index=True), made_by | beside)
+        found.save(folder)
     return found
+
+
+@contextmanager
+def telling(
+    folder: str | os.PathLike[str] | None,
+    made_by: dict[str, Any] | None = None,
+    *,
+    restart: bool = False,
+) -> Iterator[None]:
+    """Let an interruption of the block tell what is in `folder` then.
+
+    Parts of results that the block has written are removed. An interruption that tells
+    something already is left as it is.
+
+    Args:
+        folder: As for `score_prompts`.
+        made_by: All that the scores depend on, once it is known: it says which parts are
+            this run's.
+        restart: As for `score_prompts`.
+
+    Raises:
+        KeyboardInterrupt: If the block does, with what is there.
+    """
+    if folder is None:
+        yield
+        return
+    folder = Path(folder)
+    before = _stamp(folder)
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if stop.args:
+            raise
+        if _stamp(folder) not in (None, before):
+            drop(folder)
+            told = f"{' and '.join(FILES)} were written to {folder}, whole"
+        elif made_by is not None and (own := kept(folder, made_by)):
+            call = "the same call" + restart * " without --restart (restart=True)"
+            of = len(made_by["prompts"]["tokens"])
+            told = f"{own} of {of} prompts are kept, and {call} goes on from there"
+        elif others := kept(folder):
+            told = f"nothing was written; prompts kept from a run before: {others}"
+        else:
+            told = "nothing was written"
+        raise KeyboardInterrupt(told) from None
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """What changes whenever results are written to `folder`; None where there are none."""
+    try:
+        status = (folder / FILES[-1]).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:

@@ -47,27 +47,28 @@ def main(
     Exit code: 0 when both files are there and whole, 2 for a mistake in the call.
     """
     import interp
-    from interp.prompts import prompts_in
+    from interp.prompts import prompts_in, telling
 
-    prompts_in(prompts)  # What is wrong with the file is told before a model is loaded.
-    with command.progress(f"loading {model}") as step:
-        opened = interp.load_model(model, dtype=dtype, device=device)
-        step(f"scoring with {opened.name}")
-        found = interp.score_prompts(
-            opened,
-            prompts,
-            out,
-            bos=bos,
-            method=method,
-            restart=restart,
-            progress=step.advance,
-        )
-    for row in found.strongest().to_dict("records"):
-        command.show(
-            f"{row['score']}: {row['name']} has the highest mean, {row['value']:.2f}"
-            f" (chance {row['chance']:.2f}), over prompts that judge it: {row['prompts']}"
-        )
-    command.show(f"{len(found.frame)} scores: wrote scores.json, scores.parquet to {out}")
+    with telling(out):
+        prompts_in(prompts)  # What is wrong with the file is told before a model is loaded.
+        with command.progress(f"loading {model}") as step:
+            opened = interp.load_model(model, dtype=dtype, device=device)
+            step(f"scoring with {opened.name}")
+            found = interp.score_prompts(
+                opened,
+                prompts,
+                out,
+                bos=bos,
+                method=method,
+                restart=restart,
+                progress=step.advance,
+            )
+        for row in found.strongest().to_dict("records"):
+            command.show(
+                f"{row['score']}: {row['name']} has the highest mean, {row['value']:.2f}"
+                f" (chance {row['chance']:.2f}), over prompts that judge it: {row['prompts']}"
+            )
+        command.show(f"{len(found.frame)} scores: wrote scores.json, scores.parquet to {out}")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,21 @@
 """Scores on prompts of one's own: what they are, and that a stopped run goes on."""
 
+import itertools
 import json
+import logging
 import os
+import runpy
+import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from forked import forked
+from forked import SCRIPTS, forked
 from tiny_models import tiny, words_tokenizer
 
 import interp
+from interp import command
 from interp.files import held
 from interp.prompts import prompts_in
 
@@ -141,7 +147,9 @@ OTHERS = {
 def test_parts_made_with_other_settings_are_never_taken(model, tmp_path, setting):
     stopped(model, tmp_path)
     for _ in range(2):
-        with pytest.raises(interp.InputError, match=f"with another {setting} .*--restart"):
+        with pytest.raises(
+            interp.InputError, match=f"one that differs in {setting} was stopped: --restart"
+        ):
             interp.score_prompts(model, PROMPTS, tmp_path, **OTHERS[setting])
     run = interp.score_prompts(model, PROMPTS, tmp_path, restart=True, **OTHERS[setting])
     pd.testing.assert_frame_equal(
@@ -156,9 +164,9 @@ def test_parts_of_other_weights_and_other_number_types_are_never_taken(model, pa
     with torch.no_grad():
         next(other.parameters())[3] += 1
     other = interp.load_model(other, words_tokenizer())
-    with pytest.raises(interp.InputError, match="with another model and revision was stopped"):
+    with pytest.raises(interp.InputError, match="one that differs in model, revision was stopped"):
         interp.score_prompts(other, PROMPTS, tmp_path)
-    with pytest.raises(interp.InputError, match="another revision and dtype was stopped"):
+    with pytest.raises(interp.InputError, match="differs in revision, dtype was stopped"):
         interp.score_prompts(interp.load_model(path, dtype="bfloat16"), PROMPTS, tmp_path)
 
 
@@ -230,7 +238,7 @@ def test_a_record_of_other_settings_that_is_none_is_told_as_such(model, tmp_path
     (record,) = tmp_path.glob(".parts/*/settings.json")
     for content in ("[" * 100_000, "[1]", '{"settings": 1}', '{"a": 1, "a": 2}'):
         record.write_text(content)
-        with pytest.raises(interp.InputError, match="one with another record was stopped"):
+        with pytest.raises(interp.InputError, match="one that differs in its record was stopped"):
             interp.score_prompts(model, PROMPTS, tmp_path, bos=False)
 
 
@@ -245,6 +253,93 @@ def test_a_run_that_fails_before_any_prompt_is_done_leaves_nothing(model, tmp_pa
     with pytest.raises(KeyboardInterrupt, match="nothing was written"):
         interp.score_prompts(model, PROMPTS, tmp_path / "a" / "b", progress=stop_after(0))
     assert list(tmp_path.iterdir()) == []
+
+
+def interrupting(name, number):
+    """A profile function that interrupts as a function of the package is entered that time."""
+    calls = itertools.count(1)
+
+    def see(frame, event, argument):
+        entered = event == "call" and frame.f_code.co_name == name
+        ours = entered and Path(frame.f_code.co_filename).parent == Path(interp.__file__).parent
+        if ours and next(calls) == number:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    return see
+
+
+def told_when_interrupted(place, model, folder, **options):
+    sys.setprofile(interrupting(*place))
+    try:
+        with pytest.raises(KeyboardInterrupt) as stop:
+            interp.score_prompts(model, PROMPTS, folder, **options)
+    finally:
+        sys.setprofile(None)
+    return str(stop.value)
+
+
+ON = "prompts are kept, and the same call goes on from there"
+PLACES = {
+    "before a part": (("_made_by", 1), "nothing was written", 0),
+    "as the first part is there": (("_settle", 4), f"1 of 3 {ON}", 1),
+    "as the second part is there": (("_settle", 7), f"2 of 3 {ON}", 2),
+    "before results are written": (("save", 1), f"3 of 3 {ON}", 3),
+    "as results are there": (("_settle", 13), "scores.json and scores.parquet were written to", 0),
+    "as parts are removed": (("parts_of", 2), "scores.json and scores.parquet were written to", 0),
+}
+"""Where a run is interrupted, what it tells, and how many parts are there."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_interruption_tells_what_is_on_disk_at_that_moment(model, tmp_path, place):
+    at, expected, parts = PLACES[place]
+    told = told_when_interrupted(at, model, tmp_path)
+    assert told.startswith(expected)
+    assert len(list(tmp_path.glob(".parts/*/0*.parquet"))) == parts
+    there = {".parts"} if parts else FILES if "written to" in told else set()
+    assert {file.name for file in tmp_path.iterdir()} == there
+
+
+def test_a_run_that_goes_on_tells_what_was_kept_before_it_and_how_many_are_done(
+    model, tmp_path, caplog
+):
+    stopped(model, tmp_path)
+    kept = "nothing was written; prompts kept from a run before: 2"
+    assert told_when_interrupted(("_made_by", 1), model, tmp_path) == kept
+    assert told_when_interrupted(("parts_of", 1), model, tmp_path) == f"2 of 3 {ON}"
+    with caplog.at_level(logging.INFO, "interp"):
+        interp.score_prompts(model, PROMPTS, tmp_path)
+    assert [record.getMessage() for record in caplog.records] == ["2 of 3 prompts are done already"]
+
+
+def test_a_call_that_throws_parts_away_does_not_promise_to_go_on_from_them(model, tmp_path):
+    told = told_when_interrupted(("_settle", 4), model, tmp_path, restart=True)
+    assert told == (
+        "1 of 3 prompts are kept, and the same call without --restart (restart=True) goes on"
+        " from there"
+    )
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_the_script_tells_what_there_is_while_it_loads_and_once_all_is_written(
+    model, tmp_path, monkeypatch
+):
+    script = runpy.run_path(str(SCRIPTS / "score_prompts.py"))["main"]
+    (tmp_path / "p.txt").write_text(f"{REPEATED}\n{NOVEL}\n", encoding="utf-8")
+    out = tmp_path / "out"
+    stopped(model, out)
+    monkeypatch.setattr(interp, "load_model", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="prompts kept from a run before: 2"):
+        script(tmp_path / "p.txt", out=out)
+    monkeypatch.setattr(interp, "load_model", lambda *_, **__: model)
+    monkeypatch.setattr(command, "show", interrupt)
+    with pytest.raises(KeyboardInterrupt, match=r"were written to .*out, whole"):
+        script(tmp_path / "p.txt", out=out, restart=True)
+    assert {file.name for file in out.iterdir()} == FILES
 
 
 def read(tmp_path, name, content):
