@@ -13,8 +13,38 @@ class InputError(ValueError):
     """
 
 
+_SHOWN = 80
+"""Characters of a value that a message shows."""
+
+_TOLD = 200
+"""Characters of what a library says that a message passes on."""
+
 MOST_SEED = 2**63
 """The greatest seed."""
+
+
+def quoted(value: Any) -> str:
+    """A value as a message shows it: in one line, and no more of it than can be read.
+
+    Example:
+        >>> len(quoted(list(range(1000))))
+        80
+    """
+    try:
+        return " ".join(repr(value).split())[:_SHOWN]
+    except ValueError:  # Python writes no number of thousands of digits.
+        return "one of too many digits"
+
+
+def told(error: Exception) -> str:
+    """What a library raised, in one line: its kind, and the beginning of what it says, if it does.
+
+    Example:
+        >>> told(AssertionError()), told(KeyError("bias"))
+        ('AssertionError', "KeyError: 'bias'")
+    """
+    said = "".join(c if c.isprintable() or c.isspace() else ascii(c)[1:-1] for c in str(error))
+    return ": ".join(filter(None, (type(error).__name__, " ".join(said.split())[:_TOLD])))
 
 
 def whole(name: str, value: Any, *, least: int | None = None, most: int | None = None) -> int:
@@ -34,11 +64,11 @@ def whole(name: str, value: Any, *, least: int | None = None, most: int | None =
     except TypeError:
         number = None
     if number is None:
-        raise InputError(f"{name} must be a whole number, got {value!r}")
+        raise InputError(f"{name} must be a whole number, got {quoted(value)}")
     if least is not None and most is not None and not least <= number <= most:
-        raise InputError(f"{name} must be from {least} to {most}, got {number}")
+        raise InputError(f"{name} must be from {least} to {most}, got {quoted(number)}")
     if least is not None and number < least:
-        raise InputError(f"{name} must be at least {least}, got {number}")
+        raise InputError(f"{name} must be at least {least}, got {quoted(number)}")
     return number
 
 
@@ -49,7 +79,7 @@ def truth(name: str, value: Any) -> bool:
         InputError: If it is not: a text such as "no" would count as True.
     """
     if not isinstance(value, bool):
-        raise InputError(f"{name} must be True or False, got {value!r}")
+        raise InputError(f"{name} must be True or False, got {quoted(value)}")
     return value
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from interp.columns import AT_DISTANCE, EFFECT, SCORED, places, typed
 from interp.contents import as_path, content_of, shown
-from interp.errors import InputError
+from interp.errors import InputError, quoted
 from interp.files import staged
 from interp.formats import FORMATS, Format
 from interp.heads import Head
@@ -91,7 +91,7 @@ class HeadScan:
         if not listed or not all(isinstance(verdict, HeadLabel) for verdict in listed):
             raise InputError(
                 "verdicts must be one HeadLabel for each head, such as classify_heads gives, got"
-                f" {' '.join(repr(verdicts).split())[:80]}"
+                f" {quoted(verdicts)}"
             )
         more = [{}] * len(listed) if others is None else others
         if not (
@@ -100,8 +100,7 @@ class HeadScan:
             and all(isinstance(other, Mapping) for other in more)
         ):
             raise InputError(
-                f"others must be one dict for each of {len(listed)} heads, got"
-                f" {' '.join(repr(more).split())[:80]}"
+                f"others must be one dict for each of {len(listed)} heads, got {quoted(more)}"
             )
         if not isinstance(made_by, dict | None):
             raise InputError(f"made_by must be a dict, got {type(made_by).__name__}")

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
-from interp.errors import MOST_SEED, InputError, is_number
+from interp.errors import MOST_SEED, InputError, is_number, quoted
 from interp.heads import Head
 from interp.patterns import MOST_LAYERS
 from interp.scores import Thresholds
@@ -116,16 +116,8 @@ def _check_plain(value: Any, where: str, depth: int = 0) -> None:
     else:
         raise InputError(
             "made_by must hold text, finite numbers, lists and objects of these by name, got"
-            f" {type(value).__name__} {_said(value)} in {where}"
+            f" {type(value).__name__} {quoted(value)} in {where}"
         )
-
-
-def _said(value: Any) -> str:
-    """What anything is called in a message; Python writes no number of thousands of digits."""
-    try:
-        return " ".join(repr(value).split())[:80]
-    except ValueError:
-        return "of too many digits"
 
 
 def _is(value: Any, kind: Any) -> bool:

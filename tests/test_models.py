@@ -359,7 +359,7 @@ def test_a_wrapped_model_is_refused_in_one_line_that_says_what_to_give():
 
 def test_a_model_without_attention_is_refused():
     config = transformers.MambaConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2)
-    with pytest.raises(interp.InputError, match=r"must have attention|cannot open"):
+    with pytest.raises(interp.InputError, match="must have attention"):
         interp.load_model(transformers.AutoModelForCausalLM.from_config(config))
 
 

@@ -87,11 +87,29 @@ def open_empty_windows(config: Any, name: str) -> None:
     config.sliding_window = config.max_position_embeddings
 
 
+_SOFTMAX = (
+    *("camembert", "canine", "data2vec-text", "deberta", "deberta-v2", "flaubert", "ibert"),
+    *("luke", "markuplm", "megatron-bert", "mpnet", "mvp", "nezha", "prophetnet", "rembert"),
+    *("roformer", "splinter", "squeezebert", "switch_transformers", "tapas", "xlm", "convbert"),
+)
+"""Families with a row of shares of all tokens for each query, whose code has one form only."""
+
+
+def is_softmax(model: Any) -> bool:
+    """Whether a model that is not causal is known to let each query share itself out over all.
+
+    Known are those whose attention the usual kernels can compute too, and those listed.
+    """
+    by_kernels = getattr(model, "_supports_sdpa", False)
+    return bool(by_kernels) or model.config.model_type in _SOFTMAX
+
+
 def kinds(
     config: Any,
     widths: tuple[int | None, ...],
     *,
     attending: Collection[int],
+    own_way: bool,
     alibi: bool,
     learned_sinks: bool,
 ) -> tuple[str, ...]:
@@ -107,6 +125,8 @@ def kinds(
             base = f"chunked {widths[layer]}"
         elif widths[layer] is not None:
             base = f"window {widths[layer]}"
+        elif own_way:
+            base = "other"
         else:
             base = "latent" if getattr(config, "kv_lora_rank", None) else "full"
         return ", ".join([base, *also])

@@ -30,3 +30,16 @@ def attention_layers(model: Model, layers: Any, stack: str | None = None) -> lis
             f"layers must have attention, got {absent}, which have none in {model.name}"
         )
     return wanted
+
+
+def check_heads(model: Model, layer: int, number: int) -> None:
+    """Refuse a layer of another number of heads than the settings tell of.
+
+    Raises:
+        InputError: If `number`, which layer `layer` has, is not the model's.
+    """
+    if number != model.n_heads:
+        raise InputError(
+            f"model must have its {model.n_heads} heads in every layer, got {model.name}, which"
+            f" has {number} in layer {layer}"
+        )

@@ -1,5 +1,6 @@
 """From a name, a folder, a file or a loaded model to a `Model`: `load_model`."""
 
+import inspect
 import json
 import logging
 import os
@@ -19,11 +20,11 @@ from transformer_lens.model_bridge.sources import (
 )
 
 from interp import fetch
-from interp.errors import InputError
+from interp.errors import InputError, quoted, told
 from interp.files import staged
 from interp.memory import refuse_beyond
 from interp.models.beside_cpu import off_cpu
-from interp.models.direction import class_for, direction
+from interp.models.direction import Direction, class_for, direction
 from interp.models.gguf_header import check_gguf
 from interp.models.kinds import open_empty_windows, windows
 from interp.models.model import Model, text_config
@@ -63,11 +64,12 @@ def load_model(
             model, also one that is compiled, spread over devices or adapted by PEFT, or a
             `TransformerBridge`. A loaded model is not changed: its weights are shared (those
             that an adapter changes are copied), its settings are not.
-        tokenizer: For a loaded model; without one it takes token ids only.
+        tokenizer: Of transformers, for a loaded model; without one it takes token ids only.
         dtype: Of weights and arithmetic, for a model loaded here: 16 bits are taken on the CPU
             too. Patterns, and all that is computed from them, are float32 in any case.
-        device: `auto` is the CUDA device if there is one, else the CPU. `mps` is taken only if
-            it is named: its numbers have been wrong without an error. On any device but the CPU,
+        device: For a model loaded here: `auto` is the CUDA device if there is one, else the CPU.
+            `mps` is taken only if it is named: its numbers have been wrong without an error. A
+            loaded model stays where it is, and no other device may be named. On any but the CPU,
             attention on a few tokens is held against the CPU's, a warning tells of a difference,
             and records have the largest as `off_cpu`.
         revision: Of a hub id.
@@ -77,6 +79,10 @@ def load_model(
             read from safetensors or GGUF only, never unpickled, and no code that comes
             with a model is run.
     """
+    options = {"dtype": _as_dtype(dtype), "device": _as_device(device)}
+    _check_tokenizer(tokenizer, model)
+    if device != "auto" and not isinstance(model, str | os.PathLike):
+        check_there(model, options["device"])
     if isinstance(model, Model):
         return model
     if isinstance(model, TransformerBridge):
@@ -93,9 +99,8 @@ def load_model(
         own = unwrapped(model)
         return bridged(own, tokenizer, own.name_or_path or type(own).__name__, None)
     if not isinstance(model, str | os.PathLike) or not os.fspath(model):
-        raise InputError(f"model must be a name, a path or a loaded model, got {model!r}")
+        raise InputError(f"model must be a name, a path or a loaded model, got {quoted(model)}")
 
-    options = {"dtype": _as_dtype(dtype), "device": _as_device(device)}
     name = os.fspath(model)
     path = _as_path(name)
     if name == DEFAULT:
@@ -225,6 +230,12 @@ def _load(
             f"model {str(shown)!r} must have {name} of shape {list(expected)} as its settings say,"
             f" got {list(got)}"
         )
+    used = sum(weight.numel() for weight in model.parameters())
+    if gguf_file and used != numbers:  # transformers passes over what it has no place for.
+        raise InputError(
+            f"model {str(shown)!r} must use all {numbers} numbers of its file, got settings for"
+            f" {used}"
+        )
     return model.to(device).eval(), tokenizer
 
 
@@ -239,11 +250,11 @@ def _check_room(what: str, numbers: int | None, kind: Any, config: Any, dtype: t
         with torch.device("meta"):
             outline = outlined(config, dtype=dtype)
     except Exception as error:
-        told = config.get_text_config()
-        beyond = beyond_vocabulary(told, getattr(told, "vocab_size", None) or sys.maxsize)
+        own = config.get_text_config()
+        beyond = beyond_vocabulary(own, getattr(own, "vocab_size", None) or sys.maxsize)
         also = f"; there is no id for {', '.join(beyond)}" if beyond else ""
         raise InputError(
-            f"{what} could not be loaded: {_NO_MODELS}: {_told(error)}{also}"
+            f"{what} could not be loaded: {_NO_MODELS}: {told(error)}{also}"
         ) from error
     needed = sum(t.nbytes for t in (*outline.parameters(), *outline.buffers()))
     refuse_beyond(f"the weights of {what}", needed, "name a smaller model, or a dtype of 16 bits")
@@ -266,7 +277,7 @@ def _load_tokenizer(source: str | Path, where: dict[str, Any]) -> Any:
 
 def _reason(error: Exception, source: str | Path = "") -> str:
     """The first telling line of what transformers raised, and what to do about it."""
-    text = _escaped(error)
+    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
     if "trust_remote_code" in text:
         own = own_code(Path(source)) or "a Python file"
         return f"it needs code of its own ({own[:200]}), and such code is never run"
@@ -284,18 +295,10 @@ def _reason(error: Exception, source: str | Path = "") -> str:
         )
     if type(error).__name__.startswith("StrictDataclass"):
         return f"{_NO_MODELS}: {text.splitlines()[-1].partition(': ')[2][:200]}"
-    told = _told(error)
+    why = told(error)
     if isinstance(error, OSError | ValueError | KeyError | NotImplementedError | ImportError):
-        return told.removeprefix("OSError: ").removeprefix("ValueError: ")
-    return f"the file is damaged or of an unknown kind ({told})"
-
-
-def _escaped(error: Exception) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(_escaped(error).split())[:200]}"
+        return why.removeprefix("OSError: ").removeprefix("ValueError: ")
+    return f"the file is damaged or of an unknown kind ({why})"
 
 
 def bridged(
@@ -314,8 +317,16 @@ def bridged(
         if isinstance(own := getattr(part, "config", None), transformers.PreTrainedConfig):
             own.return_dict = True  # What a part gives the next is asked for by name.
     way = direction(model.config, architecture)
+    if way == "encoder-decoder" and not _takes(model, "decoder_input_ids"):
+        way = _of_one_stack(model, name)
+    config = text_config(model)
+    needed = _NEEDED if way != "causal" else ("vocab_size",)  # Hooks tell of the rest.
+    if absent := [each for each in needed if not isinstance(getattr(config, each, None), int)]:
+        raise InputError(
+            f"model must have {absent[0]} in its settings, got {name}, a {architecture},"
+            " which has none"
+        )
     if way != "causal":
-        config = text_config(model)
         widths = windows(config, int(config.num_hidden_layers), causal=False)
         off = off_cpu(model, name)
         return Model(None, model, tokenizer, name, revision, widths, way, off)
@@ -338,8 +349,7 @@ def bridged(
             )
     except Exception as error:
         raise InputError(
-            f"TransformerLens cannot open a {architecture}: {type(error).__name__}:"
-            f" {' '.join(str(error).split())[:200]}"
+            f"{name} could not be opened by TransformerLens, as a {architecture}: {told(error)}"
         ) from error
     if tokenizer is not None:
         # Given at once, the bridge would load another one by name, perhaps from the hub.
@@ -349,12 +359,38 @@ def bridged(
     return _opened(bridge, plain, tokenizer, name, revision)
 
 
+_NEEDED = ("num_hidden_layers", "num_attention_heads", "vocab_size")
+"""Settings without which there is no saying what heads a model has."""
+
+
+def _of_one_stack(model: transformers.PreTrainedModel, name: str) -> Direction:
+    """Which way a stack taken out of an encoder-decoder looks.
+
+    Raises:
+        InputError: If it is the decoder.
+    """
+    if _takes(model, "encoder_hidden_states") and getattr(model, "is_decoder", True):
+        raise InputError(
+            f"model must be whole, or an encoder, got {name}, a decoder alone: give the whole"
+            " model, and read its stack 'decoder'"
+        )
+    return "both ways"
+
+
+def _takes(model: transformers.PreTrainedModel, argument: str) -> bool:
+    return argument in inspect.signature(type(model).forward).parameters
+
+
 def _opened(
     bridge: TransformerBridge, plain: Any, tokenizer: Any, name: str, revision: str | None
 ) -> Model:
-    if not any(hook.endswith("attn.hook_pattern") for hook in bridge.hook_dict):
-        raise InputError(f"model must have attention, got {name}, which has none")
-    widths = windows(text_config(bridge.original_model), int(bridge.cfg.n_layers))
+    layers = range(int(bridge.cfg.n_layers))
+    if not any(f"blocks.{layer}.attn.hook_pattern" in bridge.hook_dict for layer in layers):
+        raise InputError(
+            f"model must have attention that TransformerLens' hooks know, got {name}, a"
+            f" {type(bridge.original_model).__name__}, in which they find none"
+        )
+    widths = windows(text_config(bridge.original_model), len(layers))
     off = None if plain is None else off_cpu(plain, name)
     return Model(bridge, plain, tokenizer, name, revision, widths, off_cpu=off)
 
@@ -368,10 +404,36 @@ def _as_path(name: str) -> Path:
     return path
 
 
+def _check_tokenizer(tokenizer: Any, model: Any) -> None:
+    """Refuse what is no tokenizer, and one for a model that brings its own."""
+    if tokenizer is None:
+        return
+    if not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
+        raise InputError(f"tokenizer must be one of transformers, got {quoted(tokenizer)}")
+    if isinstance(model, Model | str | os.PathLike):
+        raise InputError(
+            "tokenizer must be left out where a model comes with its own, got one for"
+            f" {model.name if isinstance(model, Model) else quoted(model)}"
+        )
+
+
+def check_there(model: Any, device: torch.device) -> None:
+    """Refuse another device than that on which a loaded model is."""
+    weights = getattr(model, "inner", model)
+    if not isinstance(weights, torch.nn.Module):
+        return  # What is no model is told so.
+    there = next((each.device for each in weights.parameters() if not each.is_meta), device)
+    if there.type != device.type or device.index not in (None, there.index):
+        raise InputError(
+            f"device must be left out for a loaded model, got {device} for one on {there}:"
+            " move the model there first"
+        )
+
+
 def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
     known = {**_DTYPES, **{str(value): value for value in _DTYPES.values()}}
     if str(dtype) not in known:
-        raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
+        raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {str(dtype)[:80]}")
     return known[str(dtype)]
 
 
@@ -381,6 +443,7 @@ def _as_device(device: str | torch.device) -> torch.device:
     try:
         torch.ones(1, device=device).item()  # The device "meta" has no numbers, and fails here.
         return torch.device(device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        told = str(error).splitlines()[0]
-        raise InputError(f"device must be one that is here, got {device}: {told}") from None
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        raise InputError(
+            f"device must be one that is here, got {str(device)[:80]}: {told(error)}"
+        ) from None

@@ -13,9 +13,9 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from interp.errors import InputError
+from interp.errors import InputError, truth
 from interp.models.direction import Direction, longest
-from interp.models.kinds import alibi_slopes, kinds
+from interp.models.kinds import alibi_slopes, is_softmax, kinds
 from interp.models.rows import encoded, rows_of_ids, without_padding
 from interp.models.settings import beyond_vocabulary, special_ids
 from interp.targets import NONE
@@ -189,8 +189,10 @@ class Model:
 
         Raises:
             InputError: If there is nothing to run, an id is not the model's, padding stands
-                between tokens, or a row is longer than the model's context.
+                between tokens, a row is longer than the model's context, or `bos` is neither True
+                nor False.
         """
+        bos = truth("bos", bos)
         texts = [inputs] if isinstance(inputs, str) else inputs
         if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
             rows = [self._encode(text, bos, decoder) for text in texts]
@@ -261,9 +263,10 @@ class Model:
         """In a few words how each layer attends, as the model's settings have it.
 
         `full`, `window 4` (the last 4 positions, the query's own among them), `chunked 8` (blocks
-        of 8 fixed places), `latent` (to all, by compressed keys), or `none` with the settings' word
-        for what stands there instead, such as `none (conv)`. `ALiBi` and `learned sinks` follow
-        where the model has them.
+        of 8 fixed places), `latent` (to all, by compressed keys), `other` (in a way of the model's
+        own, of which the settings tell nothing), or `none` with the settings' word for what stands
+        there instead, such as `none (conv)`. `ALiBi` and `learned sinks` follow where the model has
+        them.
         """
         layers = range(self.n_layers)
         if self.hooked is not None:
@@ -273,6 +276,7 @@ class Model:
             self._config,
             self.windows,
             attending=layers,
+            own_way=self.hooked is None and not is_softmax(self.inner),
             alibi=self._alibi,
             learned_sinks=self.learned_sinks,
         )

@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import nn
 
-from interp.errors import InputError
+from interp.errors import InputError, told
 
 _AROUND = {"OptimizedModule": "_orig_mod", "DataParallel": "module"}
 _AROUND |= {"DistributedDataParallel": "module"}
@@ -18,9 +18,22 @@ _AROUND |= {"DistributedDataParallel": "module"}
 def twin(
     model: transformers.PreTrainedModel, device: str | None = None
 ) -> transformers.PreTrainedModel:
-    """A second model over the same weights, or over copies of them on another device."""
+    """A second model over the same weights, or over copies of them on another device.
+
+    Raises:
+        InputError: If the model holds what cannot be copied.
+    """
     shared = itertools.chain(model.parameters(), model.buffers())
-    return copy.deepcopy(model, {id(t): t if device is None else _at(t, device) for t in shared})
+    memo: dict[int, Any] = {id(t): t if device is None else _at(t, device) for t in shared}
+    # What an earlier run left in a part, and its gradient hangs on, has no copy of its own.
+    left = itertools.chain.from_iterable(vars(part).values() for part in model.modules())
+    memo |= {id(t): t.detach() for t in left if isinstance(t, torch.Tensor) and not t.is_leaf}
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise InputError(
+            f"model must be one that can be copied, got a {type(model).__name__}: {told(error)}"
+        ) from error
 
 
 def _at(tensor: torch.Tensor, device: str) -> torch.Tensor:

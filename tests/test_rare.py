@@ -1,0 +1,158 @@
+"""Models and arguments out of the ordinary: read as they are, or refused in words."""
+
+import inspect
+
+import pytest
+import torch
+import transformers
+
+import interp
+from interp.errors import quoted, told
+from interp.models import load_model
+from interp.models.load import check_there
+from tests.tiny_models import GROUPED, SIZES, SMALL, tiny
+
+IDS = torch.arange(3, 17)[None]
+
+ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
+HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+BART = {**SIZES, **ENDS, **LAYERS, **HEADS, "d_model": 32}
+BART |= {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+FURTHER = {**SIZES, **ENDS, **SMALL, "intermediate_size": 64}
+
+
+def bart() -> transformers.BartModel:
+    return transformers.BartModel(transformers.BartConfig(**BART)).eval()
+
+
+REFUSED = {
+    "no layer by itself": (
+        lambda: transformers.AutoModelForCausalLM.from_config(
+            transformers.HrmTextConfig(**SIZES, **ENDS, **GROUPED)
+        ),
+        "attention that TransformerLens' hooks know, got HrmTextForCausalLM",
+    ),
+    "attention under another name": (
+        lambda: transformers.AutoModelForCausalLM.from_config(
+            transformers.NemotronHConfig(
+                **{**FURTHER, "num_hidden_layers": None},
+                num_key_value_heads=2,
+                layers_block_type=["mlp", "attention"],
+            )
+        ),
+        "attention that TransformerLens' hooks know, got NemotronHForCausalLM",
+    ),
+    "no heads": (
+        lambda: transformers.FNetForMaskedLM(
+            transformers.FNetConfig(**SIZES, hidden_size=32, num_hidden_layers=1)
+        ),
+        "must have num_attention_heads in its settings, got FNetForMaskedLM",
+    ),
+    "no token ids": (
+        lambda: transformers.ViTModel(
+            transformers.ViTConfig(**SMALL, intermediate_size=64, image_size=32, patch_size=8)
+        ),
+        "must have vocab_size in its settings, got ViTModel",
+    ),
+    "a decoder alone": (lambda: bart().get_decoder(), "got BartDecoder, a decoder alone"),
+    "a bias that the wrapper expects": (
+        lambda: transformers.GPTNeoXForCausalLM(
+            transformers.GPTNeoXConfig(**FURTHER, attention_bias=False)
+        ),
+        "could not be opened by TransformerLens, as a GPTNeoXForCausalLM: AssertionError$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_model_whose_heads_are_not_known_is_refused_when_it_is_loaded(case):
+    make, words = REFUSED[case]
+    with pytest.raises(interp.InputError, match=words):
+        load_model(make())
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_the_encoder_taken_out_of_an_encoder_decoder_is_read_and_scanned_as_an_encoder(family):
+    whole = bart() if family == "bart" else tiny("t5")
+    alone = load_model(whole.get_encoder())
+    assert alone.direction == "both ways"
+    of_whole = interp.attention_patterns(whole, IDS, stack="encoder")
+    assert interp.attention_patterns(alone, IDS).equal(of_whole)
+    table = interp.scan_heads(alone, rows=1, length=24, quick=True).to_frame()
+    assert len(table) == alone.n_layers * alone.n_heads
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "kind"),
+    [
+        ("Yoso", FURTHER, "other"),
+        ("Nystromformer", FURTHER, "other"),
+        ("BigBird", {**FURTHER, "block_size": 4}, "other"),
+        ("Mra", FURTHER, "other"),
+        ("Bert", FURTHER, "full"),
+        ("MPNet", FURTHER, "full"),
+    ],
+)
+def test_attention_is_called_full_only_where_that_is_known(name, settings, kind):
+    config = getattr(transformers, f"{name}Config")(**settings)
+    opened = load_model(getattr(transformers, f"{name}ForMaskedLM")(config))
+    assert opened.kinds == (kind, kind)
+
+
+def test_a_model_with_what_an_earlier_run_left_in_it_is_copied_without_it_being_changed():
+    model = tiny("gpt2")
+    vars(model.transformer)["left"] = model(IDS).logits
+    opened = load_model(model)
+    assert model.transformer.left.requires_grad
+    assert interp.attention_patterns(opened, IDS).shape == (2, 1, 4, 14, 14)
+
+
+def test_a_model_that_cannot_be_copied_is_refused_in_one_line():
+    model = tiny("gpt2")
+    vars(model)["left"] = (step for step in ())
+    with pytest.raises(interp.InputError, match="one that can be copied, got a GPT2LMHeadModel"):
+        load_model(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": "tpu:9"}, "device must be one that is here, got tpu:9"),
+        ({"dtype": "int3"}, "dtype must be one of"),
+        ({"tokenizer": 5}, "tokenizer must be one of transformers, got 5"),
+        ({"tokenizer": "gpt2"}, "tokenizer must be one of transformers, got 'gpt2'"),
+    ],
+)
+@pytest.mark.parametrize("opened", [False, True])
+def test_arguments_are_checked_for_a_loaded_model_too(options, words, opened):
+    model = load_model(tiny("gpt2")) if opened else tiny("gpt2")
+    with pytest.raises(interp.InputError, match=words):
+        load_model(model, **options)
+
+
+def test_a_device_where_a_loaded_model_is_not_is_refused():
+    model = tiny("gpt2")
+    with pytest.raises(interp.InputError, match="left out for a loaded model, got cuda for one on"):
+        check_there(model, torch.device("cuda"))
+    assert load_model(load_model(model, device="cpu"), device="cpu").device.type == "cpu"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_bos_that_is_no_truth_is_refused_with_token_ids_too(family):
+    to_tokens = inspect.unwrap(interp.Model.to_tokens)  # Tests check annotated types, too.
+    with pytest.raises(interp.InputError, match="bos must be True or False, got 'no'"):
+        to_tokens(load_model(tiny(family)), IDS, bos="no")
+
+
+def test_a_value_in_a_message_is_cut_to_what_can_be_read():
+    with pytest.raises(interp.InputError, match="a name, a path or a loaded model") as refused:
+        load_model(tiny("gpt2").state_dict())
+    assert len(str(refused.value)) < 200
+    assert quoted(10**5000).startswith("one of too many")
+
+
+def test_what_a_library_raised_is_told_in_one_line_with_its_kind():
+    assert told(AssertionError()) == "AssertionError"
+    assert told(ValueError("two\nlines \x1b[31m")) == "ValueError: two lines \\x1b[31m"
+    assert len(told(ValueError("x" * 9999))) < 220
