@@ -55,7 +55,7 @@ def loop_and_product(generator: Generator) -> Iterator[Record]:
     table = "loop and matrix product"
     ratios = {}
     for n in SIZES:
-        q, k = (torch.randn(n, 64, generator=generator) for _ in range(2))
+        q, k = (torch.randn(n, 64, dtype=torch.float32, generator=generator) for _ in range(2))
         lists = q.tolist(), k.tolist()
         if n == 32:
             apart = (torch.tensor(loop_products(*lists)) - q @ k.T).abs().max().item()

@@ -87,7 +87,9 @@ def spread(generator: Generator) -> Iterator[Record]:
     standard error of `sqrt((kurtosis - 1) / 4n)` of itself, with a kurtosis of `3 + 6 / d_k`.
     """
     for d_k in (4, 64, 512):
-        q, k = (torch.randn(PAIRS, 1, d_k, generator=generator) for _ in range(2))
+        q, k = (
+            torch.randn(PAIRS, 1, d_k, dtype=torch.float32, generator=generator) for _ in range(2)
+        )
         error = sqrt((2 + 6 / d_k) / (4 * PAIRS))
         for name, scale, expected in (
             ("q . k", 1.0, sqrt(d_k)),
@@ -196,7 +198,7 @@ def many_heads(generator: Generator) -> Iterator[Record]:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(std=1 / 8, generator=generator)
-        x = torch.randn(2, 10, 64, generator=generator)
+        x = torch.randn(2, 10, 64, dtype=torch.float32, generator=generator)
         later = ~causal_mask(10)
         theirs, pattern = module(x, x, x, attn_mask=later, average_attn_weights=False)
         ours = multi_head_attention(x, Weights.of_torch(module), mask=~later)
@@ -215,15 +217,19 @@ def many_heads(generator: Generator) -> Iterator[Record]:
 def other_ways(generator: Generator) -> Iterator[Record]:
     """The same output by tiles, and token by token from a cache."""
     table = "the same by other ways"
-    q, k, v = (torch.randn(1, 2, 100, 16, generator=generator) for _ in range(3))
+    q, k, v = (
+        torch.randn(1, 2, 100, 16, dtype=torch.float32, generator=generator) for _ in range(3)
+    )
     whole = attention(q, k, v, mask=causal_mask(100)).out
     tiled = tiled_attention(q, k, v, scale=16**-0.5, tile=32).out
     yield Record(
         table, "largest difference by tiles of 32, 100 tokens", 0, _apart(tiled, whole), SAME
     )
-    W_Q, W_K, W_V, W_O = (torch.randn(64, 64, generator=generator) / 8 for _ in range(4))
+    W_Q, W_K, W_V, W_O = (
+        torch.randn(64, 64, dtype=torch.float32, generator=generator) / 8 for _ in range(4)
+    )
     weights = Weights(W_Q, W_K[:, :16], W_V[:, :16], W_O, heads=8, kv_heads=2)
-    x = torch.randn(1, 20, 64, generator=generator)
+    x = torch.randn(1, 20, 64, dtype=torch.float32, generator=generator)
     cache: Cache | None = None
     steps = []
     for new in x.split(1, dim=1):

@@ -141,7 +141,7 @@ def _mean_period(shift: int) -> Places:
 def _scattered(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
     """One key of each query, drawn from all it sees."""
     n_rows, length = rows.tokens.shape
-    luck = torch.rand(n_rows, length, generator=generator)
+    luck = torch.rand(n_rows, length, dtype=torch.float32, generator=generator)
     chosen = (luck * torch.arange(1, length + 1)).long()
     return torch.arange(length) == rearrange(chosen, "row q -> row q 1")
 
@@ -314,8 +314,8 @@ def plant(
     expected = _mix(in_rows * active, work, rest)
     usual = _mix(share * active, work, rest)
 
-    spread = 0.5 + 2.5 * torch.rand((), generator=generator)
-    noise = _softmax(spread * torch.randn(work.shape, generator=generator))
+    spread = 0.5 + 2.5 * torch.rand((), dtype=torch.float32, generator=generator)
+    noise = _softmax(spread * torch.randn(work.shape, dtype=torch.float32, generator=generator))
     drawn = to_sink * sink + to_all * even + at_random * noise
     return Planted(
         role=role,
@@ -450,7 +450,8 @@ def _unsteady(
     rows and .4 over queries. Over the labelled heads of SmolLM2-135M the medians are .12 and .5.
     """
     of_row, of_query, of_head = (
-        torch.rand(size, generator=generator) for size in ((shape[0], 1), shape, ())
+        torch.rand(size, dtype=torch.float32, generator=generator)
+        for size in ((shape[0], 1), shape, ())
     )
     reach = (0.5 + 0.5 * of_head) * min(share, 1 - share)
     in_rows = share + reach * 0.25 * (torch.pi * of_row).cos()
@@ -459,12 +460,12 @@ def _unsteady(
 
 def _shares(generator: Generator) -> tuple[float, float, float]:
     """Three shares that sum to 1, drawn evenly from all there are: Dirichlet (1, 1, 1)."""
-    low, high = torch.rand(2, generator=generator).sort().values.tolist()
+    low, high = torch.rand(2, dtype=torch.float32, generator=generator).sort().values.tolist()
     return low, high - low, 1 - high
 
 
 def _draw_column(rows: Rows, role: Role, generator: Generator) -> int:
-    first = torch.rand((), generator=generator) < 0.5
+    first = torch.rand((), dtype=torch.float32, generator=generator) < 0.5
     other = int(torch.randint(1, rows.tokens.shape[1] // 4, (), generator=generator))
     plain_sink = role.kind == "sink" and not role.elsewhere
     return 0 if plain_sink or (first and not role.elsewhere) else other

@@ -215,7 +215,7 @@ def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
         if kind in MATCHING:
             keys[kind] = own
             continue
-        share = torch.rand(own.shape, generator=generator).to(own.device)
+        share = torch.rand(own.shape, dtype=torch.float32, generator=generator).to(own.device)
         drawn = last - (share * questions.seen[..., None]).long()
         keys[kind] = torch.where(own != NONE, drawn, NONE)
     return replace(questions, keys=keys, statistics=False, elsewhere=True)

@@ -42,7 +42,9 @@ class AttentionOnly(nn.Module):
         super().__init__()
 
         def weight(*shape: int, spread: float) -> nn.Parameter:
-            return nn.Parameter(spread * torch.randn(shape, generator=generator))
+            return nn.Parameter(
+                spread * torch.randn(shape, dtype=torch.float32, generator=generator)
+            )
 
         d_head, narrow = d_model // n_heads, d_model**-0.5
         self.W_E = weight(vocabulary, d_model, spread=narrow)
@@ -175,4 +177,6 @@ def lines(found: Shortcut) -> list[str]:
 
 def _rows(length: int, number: int, generator: Generator) -> Int[Tensor, "row pos"]:
     """Rows of random ids, none twice in a row."""
-    return torch.rand(number, VOCABULARY, generator=generator).argsort(-1)[:, :length]
+    return torch.rand(number, VOCABULARY, dtype=torch.float32, generator=generator).argsort(-1)[
+        :, :length
+    ]

@@ -1,8 +1,12 @@
 """From scores, nulls and signs to labels."""
 
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 
+import interp
 from interp.labels import ANTI_INDUCTION, FORCED_WINDOW, HeadLabel, label_heads
 from interp.mass import Tally
 from interp.scores import LayerScores, Thresholds, ask, ask_elsewhere, score_layer
@@ -166,3 +170,28 @@ def test_the_null_asks_as_many_keys_all_of_them_in_sight():
         assert ((keys <= query) & (keys > query - 20))[keys != -1].all()
     assert torch.equal(elsewhere.keys["induction"], asked.keys["induction"])
     assert not torch.equal(elsewhere.keys["local_window"], asked.keys["local_window"])
+
+
+def test_the_same_seed_draws_the_same_null_whatever_type_torch_makes_numbers_of():
+    asked = ask(torch.arange(10, 90)[None], thresholds=THRESHOLDS)
+    drawn = ask_elsewhere(asked, seed=0).keys
+    usual = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        again = ask_elsewhere(asked, seed=0).keys
+    finally:
+        torch.set_default_dtype(usual)
+    assert all(torch.equal(drawn[kind], again[kind]) for kind in drawn)
+
+
+def test_no_draw_of_random_numbers_leaves_their_type_to_the_caller():
+    """Another type draws other numbers from the same seed."""
+    sources = Path(interp.__file__).parent.rglob("*.py")
+    calls = [
+        ast.unparse(node)
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.rand", "torch.randn")
+    ]
+    assert len(calls) > 10
+    assert [call for call in calls if "dtype=" not in call] == []

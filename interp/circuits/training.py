@@ -127,9 +127,14 @@ def draw_rows(recipe: Recipe, number: int, luck: Generator) -> Probe:
     body = recipe.length - 1
     place = torch.arange(body)
     # The order of random numbers: new tokens without replacement, for all rows at once.
-    new = torch.rand(number, recipe.vocabulary, generator=luck).argsort(-1)[:, :body] + 1
+    new = (
+        torch.rand(number, recipe.vocabulary, dtype=torch.float32, generator=luck).argsort(-1)[
+            :, :body
+        ]
+        + 1
+    )
     # Three numbers a row, used or not, so that the controls are drawn alike.
-    is_late, where, how_long = torch.rand(3, number, 1, generator=luck)
+    is_late, where, how_long = torch.rand(3, number, 1, dtype=torch.float32, generator=luck)
     late = is_late < recipe.late
     start = between(recipe.least, body - recipe.least, where)
     longest = torch.where(late, torch.minimum(start, body - start), body).clamp(max=recipe.most)
