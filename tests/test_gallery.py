@@ -466,6 +466,10 @@ REFUSED = {
     ),
     "no patterns": ({"patterns": []}, "patterns must hold at least one prompt, got none"),
     "no labels": ({"scan": []}, "scan must hold at least one head, got none"),
+    "no labels of what could have them": (
+        {"scan": None, "tokens": torch.arange(7)},
+        r"scan must be what classify_heads\(patterns\) or scan_heads returned, got None",
+    ),
     "patterns before the scan": (
         {"scan": SQUARE, "patterns": VERDICTS, "tokens": torch.arange(7)},
         "scan must be what scan_heads or classify_heads returned, and patterns come after it,"
@@ -490,6 +494,19 @@ def test_what_cannot_be_shown_is_refused(case):
     with pytest.raises(InputError, match=message):
         # As users have it: the tests alone check types at run time, too.
         inspect.unwrap(gallery)(**{"scan": VERDICTS, "patterns": SQUARE, **given})
+
+
+def test_a_page_of_a_scan_that_knows_no_model_names_none():
+    patterns = patterns_of()
+    made = gallery(classify_heads(patterns), patterns)
+    assert made.title == "attention heads"
+    assert Parsed(made.to_html()).data["about"].startswith("Labels and scores come with")
+    titled = gallery(scan_of(patterns), patterns, title="Ours")
+    assert Parsed(titled.to_html()).data["about"].startswith("planted. Labels and scores")
+
+
+def test_folders_on_the_way_to_a_page_are_made(tmp_path):
+    assert plain()[0].save(tmp_path / "new" / "newer" / "page.html").is_file()
 
 
 def test_only_html_files_are_written(tmp_path):

@@ -49,7 +49,8 @@ def gallery(
         layers: The layers' own numbers, where `patterns` do not carry them; `0, 1, ...`.
         heads: Which heads (`L5H1`, `Head(5, 1)`); all if left out.
         titles: Of the prompts; else how each begins.
-        title: Of the page; the model's name if left out.
+        title: Of the page; if left out "attention heads", after the name of the scan's model,
+            which `classify_heads` does not know.
         limit: Size of the page in millions of bytes. Where it would be larger, it shows the
             strongest heads of each label, as many of each as there is room for, and says so.
             A prompt of more than 1,024 tokens is cut to these, which changes no weight
@@ -58,16 +59,22 @@ def gallery(
     Raises:
         InputError: If shapes or lengths disagree, a pattern is no attention in its direction,
             `patterns` have other layers or heads than `scan`, a head of `heads` is not there, not
-            even one head of each label has room, or cross-attention comes with a scan.
+            even one head of each label has room, cross-attention comes with a scan, or other
+            attention without one.
     """
     room = room_of(limit)
     known = None if scan is None else _table(scan)
     rows = list(sources(patterns, tokens, texts, layers, causal=causal))
     held = {layer: len(pattern) for row in rows for layer, pattern in row.layers}
-    if any((row.keys is None) == (known is None) for row in rows):
+    if known is None and any(row.keys is None for row in rows):
         raise InputError(
-            "scan must be None for cross-attention, of whose heads no kind is defined, and for it"
-            f" alone, got {type(scan).__name__}"
+            "scan must be what classify_heads(patterns) or scan_heads returned, got None, which is"
+            " for cross-attention alone"
+        )
+    if known is not None and any(row.keys is not None for row in rows):
+        raise InputError(
+            "scan must be None for cross-attention, of whose heads no kind is defined, got"
+            f" {type(scan).__name__}"
         )
     table = _unlabelled(held) if known is None else known
     _refuse_another_model(table, held, some=all(row.named for row in rows))
@@ -226,8 +233,8 @@ def _fitted(
     room: int,
 ) -> Gallery:
     """The gallery, with as many heads as there is room for."""
-    model = str(scan.made_by.get("model", "attention patterns"))
-    name = prose(f"{model}: attention heads" if title is None else title)
+    model = f"{scan.made_by['model']}: " if "model" in scan.made_by else ""
+    name = prose(f"{model}attention heads" if title is None else title)
     notes = [note for prompt in prompts for note in prompt.notes]
     if missing := len(scan.frame) - len(heads):
         notes = [*notes, f"{missing} of the scan's {len(scan.frame)} heads are not on this page."]

@@ -106,6 +106,8 @@ class Gallery:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to an `.html` file, whole or not at all, and return its path.
 
+        Folders on the way to it that are not there are made.
+
         Raises:
             InputError: If the ending is another, or the folder cannot be written to.
         """
@@ -207,7 +209,7 @@ class Gallery:
 
 def _about(scan: HeadScan, title: str, cross: bool) -> str:
     """What the labels come from, in words, and the model, if the title does not name it."""
-    name = prose(str(scan.made_by.get("model", "attention patterns")))
+    name = prose(str(scan.made_by["model"])) if "model" in scan.made_by else title
     model = "" if name in title else f"{name}. "
     if cross:
         return "Heads that look at another text have no labels: no kind is defined for them."
