@@ -170,6 +170,31 @@ def test_a_flipped_bit_in_a_header_is_refused_or_leaves_a_model(tmp_path, sound)
                 interp.load_model(path)
 
 
+def test_a_header_that_counts_one_tensor_less_is_refused(tmp_path, sound):
+    content, _ = sound
+    path = tmp_path / "fewer.gguf"
+    path.write_bytes(content[:8] + bytes([content[8] - 1]) + content[9:])
+    assert "its tensors must fill it" in refused(path)
+
+
+def test_bytes_that_no_tensor_has_are_refused(tmp_path, sound):
+    content, _ = sound
+    path = tmp_path / "longer.gguf"
+    path.write_bytes(content + bytes(32))
+    assert "got 32 bytes after the last of them" in refused(path)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_file_of_more_numbers_than_its_settings_use_is_refused(tmp_path, tied):
+    path = write(tmp_path / "model.gguf", tiny("llama", tie_word_embeddings=tied))
+    content, name = path.read_bytes(), b"llama.block_count"
+    at = content.index(name) + len(name) + 4
+    assert content[at : at + 4] == struct.pack("<I", 2)
+    path.write_bytes(content[:at] + struct.pack("<I", 1) + content[at + 4 :])
+    with pytest.raises(interp.InputError, match=r"must use all \d+ numbers of its file, got sett"):
+        interp.load_model(path)
+
+
 @pytest.mark.parametrize(
     ("called", "settings", "message"),
     [
@@ -219,6 +244,11 @@ def header(*tensors: bytes, n_tensors: int | None = None, n_values: int = 2) -> 
         (header(tensor(b"a", shape=(2**63, 2**63))), "cut or damaged"),
         (header(tensor(b"a", start=2**63)), "cut or damaged"),
         (header(tensor(b"a"), tensor(b"b", start=16)), "tensor 'b' overlaps another"),
+        (
+            header(tensor(b"a"), tensor(b"b", start=64)),
+            "'b' must begin where the one before it ends",
+        ),
+        (header(tensor(b"a", start=32)), "'a' must begin where the one before it ends"),
         (header(tensor(b"a"), tensor(b"a", start=32)), "two tensors have the same name"),
         (header(tensor(b"a" * 300, kind=999)), f"'{'a' * 80}' is stored"),
         (header(tensor("\u202ea\n".encode(), kind=999)), r"'\\u202ea\\n' is stored"),

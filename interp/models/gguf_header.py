@@ -132,10 +132,10 @@ def _check(header: _Header) -> int:
     tensors = [_tensor(header) for _ in range(n_tensors)]
     if scaled := [name for _, _, name, _ in tensors if name.startswith("rope_")]:
         raise InputError(f"it has a rotary scaling, which is not read here: {scaled[0][:80]!r}")
-    _check_places(tensors, -(-header.at // alignment) * alignment, len(header.data))
     layers = told.get(f"{architecture}.block_count")
     if not isinstance(layers, int) or not 0 < layers <= n_tensors:
         raise InputError(f"layers must be from 1 to the {n_tensors} tensors, got {layers!r}")
+    _check_places(tensors, header.at, len(header.data), alignment)
     return sum(numbers for *_, numbers in tensors)
 
 
@@ -170,17 +170,36 @@ def _can_be_read(kind: int) -> bool:
     return True
 
 
-def _check_places(tensors: list[tuple[int, int, str, int]], data: int, end: int) -> None:
-    """Raise unless each tensor has a name and bytes of its own, within the file."""
+def _check_places(
+    tensors: list[tuple[int, int, str, int]], header: int, end: int, alignment: int
+) -> None:
+    """Raise unless each tensor has a name of its own, and together they fill the file.
+
+    Where a header counts too few of them, what is left of it would be read as numbers.
+    """
     if len({name for _, _, name, _ in tensors}) < len(tensors):
         raise InputError("the file is damaged: two tensors have the same name")
-    last = 0
+
+    def aligned(at: int) -> int:
+        return -(-at // alignment) * alignment
+
+    data, last = aligned(header), 0
     for start, size, name, _ in sorted(tensors):
         if start < last:
             raise InputError(f"the file is damaged: tensor {name[:80]!r} overlaps another")
-        last = start + size
-        if data + last > end:
+        if start + size > end - data:
             raise InputError(
-                f"the file is cut or damaged: it must be at least {data + last} bytes long,"
-                f" got {end}"
+                f"the file is cut or damaged: it must be at least {data + start + size} bytes"
+                f" long, got {end}"
             )
+        if start != aligned(last):
+            raise InputError(
+                f"the file is damaged: tensor {name[:80]!r} must begin where the one before it"
+                f" ends, at byte {data + aligned(last)}, got byte {data + start}"
+            )
+        last = start + size
+    if end > aligned(data + last):
+        raise InputError(
+            f"the file is damaged: its tensors must fill it, got {end - data - last} bytes after"
+            " the last of them"
+        )
