@@ -41,7 +41,7 @@ STACKS = ("encoder_attentions", "decoder_attentions", "cross_attentions")
 _OUTPUTS = {"logits", "last_hidden_state", "past_key_values", "cache"}
 """Names by which what a model returned is known where it has no attention."""
 
-_KNOWN = ("learned_sinks", "causal", "special", "stack", "key_tokens", "key_texts")
+_KNOWN = ("learned_sinks", "causal", "windows", "special", "stack", "key_tokens", "key_texts")
 """What `AttentionPatterns` know of themselves."""
 
 _MASK = "attention_mask"
@@ -63,6 +63,7 @@ class Layers:
         tokens: The token ids that were run; -1 is padding.
         learned_sinks: As `AttentionPatterns` has it, where the source says; so the rest.
         causal: Whether no query looks ahead.
+        windows: For each layer how far it may look; None where the source tells of none.
         special: Ids of special tokens.
         texts: The text of each token, for each row; None where they are not known.
         stack: Which of an encoder-decoder's.
@@ -76,6 +77,7 @@ class Layers:
     tokens: Int[Tensor, "batch pos"]
     learned_sinks: bool = False
     causal: bool = True
+    windows: Sequence[int | None] | None = None
     special: Collection[int] = frozenset()
     texts: Sequence[Sequence[str]] | None = None
     stack: str | None = None
@@ -144,6 +146,7 @@ def read_patterns(
     texts = taken.texts or [[f"<{i}>" for i in row[row != NONE].tolist()] for row in ids]
     patterns.texts = [list(row) for row in texts]
     patterns.learned_sinks, patterns.causal = learned_sinks, causal
+    patterns.windows = None if taken.windows is None else tuple(taken.windows)
     patterns.special, patterns.stack = frozenset(taken.special), taken.stack
     patterns.key_tokens = taken.key_tokens
     if taken.key_texts is not None:

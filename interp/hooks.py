@@ -135,6 +135,7 @@ def attention_patterns(
     patterns.layers = tuple(order)
     patterns.texts = [model.texts_of(row[row != NONE]) for row in tokens]
     patterns.learned_sinks, patterns.special = model.learned_sinks, model.special
+    patterns.windows = tuple(model.windows[layer] for layer in order)
     return patterns
 
 

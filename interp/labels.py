@@ -119,7 +119,9 @@ def classify_heads(
             returned knows it, and other patterns are causal. With False the kinds are those of
             `interp.targets.BOTH_WAYS`: next token too, copies and a local window on both sides,
             sinks on any special token, and no induction.
-        windows: How far back each layer may look (None: no limit), if the model has windows.
+        windows: How far back each layer may look (None: no limit), if the model has windows. If
+            left out, what `interp.attention_patterns` returned knows them, and other patterns
+            have none.
         layers: The layers' own numbers; `0, 1, ...` if left out.
         thresholds: What decides; `Thresholds()` if left out.
         learned_sinks: Whether part of the attention may go to a learned sink that is no key, as
@@ -159,7 +161,7 @@ def classify_heads(
     numbers = as_numbers(taken.numbers if layers is None else layers)
     if len(numbers) != len(stack):
         raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
-    windows = as_windows(windows, len(stack))
+    windows = as_windows(taken.windows if windows is None else windows, len(stack))
     thresholds = as_thresholds(thresholds)
 
     labels = []

@@ -28,6 +28,8 @@ class AttentionPatterns(torch.Tensor):
         learned_sinks: Whether the model learned sinks that are no key (gpt-oss): a row then
             sums to less than 1 by what went there.
         causal: Whether no query looks ahead.
+        windows: For each layer how far back (or either way) the model lets it look, the query
+            included; None for a layer without a limit, or for all where no model tells.
         special: The model's special ids.
         stack: Of an encoder-decoder `encoder`, `decoder` or `cross`; None for other models.
             `cross` is `[layer, batch, head, query=decoder, key=encoder]`, and its `tokens` and
@@ -41,6 +43,7 @@ class AttentionPatterns(torch.Tensor):
     texts: list[list[str]]
     learned_sinks: bool = False
     causal: bool = True
+    windows: tuple[int | None, ...] | None = None
     special: frozenset[int] = frozenset()
     stack: str | None = None
     key_tokens: Int[Tensor, "batch key"] | None = None

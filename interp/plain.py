@@ -169,6 +169,8 @@ def plain_patterns(
     patterns.layers, patterns.special = tuple(wanted), model.special
     patterns.learned_sinks, patterns.stack = False, stack
     patterns.causal = stack == "decoder"
+    if stack is None:
+        patterns.windows = tuple(model.windows[layer] for layer in wanted)
     if stack == "cross":
         patterns.key_tokens, patterns.key_texts = tokens, _texts(model, tokens)
     return patterns

@@ -449,7 +449,7 @@ def test_patterns_that_were_read_before_keep_what_they_know_of_themselves():
     again = interp.read_patterns(first)
     assert torch.equal(again, first)
     assert vars(again).keys() == vars(first).keys()
-    for name in ("layers", "texts", "learned_sinks", "causal", "special", "stack"):
+    for name in ("layers", "texts", "learned_sinks", "causal", "windows", "special", "stack"):
         assert getattr(again, name) == getattr(first, name)
     assert interp.classify_heads(first)[0].label == "next token"
 

@@ -8,6 +8,7 @@ from tiny_models import CONFIGS, SIZES, SMALL, tiny, words_tokenizer
 
 import interp
 from interp.hooks import run, run_with
+from interp.labels import FORCED_WINDOW
 
 
 def own_attention(model, ids) -> torch.Tensor:
@@ -168,7 +169,9 @@ def test_patterns_know_that_rows_of_learned_sinks_sum_to_less_than_one():
     plain = torch.as_tensor(patterns.numpy())
     with pytest.raises(interp.InputError, match=r"sum to 1, got .*learned_sinks=True"):
         interp.classify_heads(plain, patterns.tokens)
-    labels = interp.classify_heads(plain, patterns.tokens, learned_sinks=True)
+    labels = interp.classify_heads(
+        plain, patterns.tokens, learned_sinks=True, windows=patterns.windows
+    )
     assert labels == interp.classify_heads(patterns)
     with pytest.raises(interp.InputError, match="must sum to at most 1, got"):
         interp.classify_heads(
@@ -177,6 +180,41 @@ def test_patterns_know_that_rows_of_learned_sinks_sum_to_less_than_one():
             learned_sinks=True,
         )
     assert not interp.attention_patterns(tiny("gpt2"), [1, 5]).learned_sinks
+
+
+def even_with_windows(**settings) -> interp.Model:
+    """A Mistral whose heads spread themselves evenly over what the window shows them."""
+    inner = tiny("mistral", **settings)
+    with torch.no_grad():
+        for layer in inner.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    return interp.load_model(inner)
+
+
+def test_patterns_know_the_windows_of_their_layers_and_labels_take_them():
+    ids = [1, *range(5, 40), *range(5, 30)]
+    patterns = interp.attention_patterns(even_with_windows(sliding_window=4), ids)
+    assert patterns.windows == (4, 4)
+    verdicts = interp.classify_heads(patterns)
+    assert {verdict.label for verdict in verdicts} == {FORCED_WINDOW}
+    for verdict in verdicts:
+        assert verdict.scores["current_token"] == pytest.approx(
+            verdict.chance["current_token"], abs=1e-5
+        )
+    plain = torch.as_tensor(patterns.numpy())
+    assert verdicts == interp.classify_heads(plain, patterns.tokens, windows=[4, 4])
+    again = interp.read_patterns(copy.deepcopy(patterns))
+    assert again.windows == (4, 4)
+    assert verdicts == interp.classify_heads(again)
+    told = interp.classify_heads(patterns, windows=[None, None])
+    assert told == interp.classify_heads(plain, patterns.tokens)
+    assert {verdict.window for verdict in told} == {None}
+
+
+def test_each_chosen_layer_keeps_its_own_window():
+    chosen = interp.attention_patterns(tiny("gemma3"), list(range(3, 20)), layers=[1, 0])
+    assert chosen.windows == (None, 4)
+    assert [v.window for v in interp.classify_heads(chosen)] == [None] * 4 + [4] * 4
 
 
 def test_one_token_has_a_pattern_of_one():

@@ -144,6 +144,8 @@ def test_a_window_reaches_as_far_either_way_as_is_said():
     assert model.windows == (None, 5)
     away = (torch.arange(30)[:, None] - torch.arange(30)).abs()
     assert (found[1, 0] > 0).any(0).equal(away < 5)
+    assert found.windows == (None, 5)
+    assert [v.window for v in interp.classify_heads(found)[:: model.n_heads]] == [None, 5]
 
 
 def test_a_text_is_run_with_what_its_tokenizer_adds_and_a_pair_with_its_segments():
