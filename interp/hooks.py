@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, told
 from interp.finite import refuse_not_finite
 from interp.memory import refuse_beyond
 from interp.models import Model, cheap_forward, evaluating, load_model
-from interp.models.layers import attention_layers
+from interp.models.layers import attention_layers, check_heads
+from interp.models.rows import rows_by_length
 from interp.patterns import AttentionPatterns
 from interp.plain import attention_of, plain_patterns
 from interp.targets import NONE
@@ -46,13 +47,15 @@ def run(
     right) are 0.
 
     Raises:
-        InputError: If a layer is not there or has no attention, a pattern is not finite, or
-            TransformerLens' hooks cannot run the model.
+        InputError: If a layer is not there, has no attention or another number of heads, a pattern
+            is not finite or not of the whole prompt, or TransformerLens' hooks cannot run
+            the model.
     """
     wanted = attention_layers(model, layers)
     if model.direction == "both ways":
         found = attention_of(model, tokens)
         for layer in wanted:
+            check_heads(model, layer, found[layer].shape[1])
             visit(layer, found[layer])
         return
     _compare(model)
@@ -62,6 +65,12 @@ def run(
     def hook(layer: int) -> Callable[..., None]:
         def look(pattern: Tensor, hook: Any) -> None:
             seen.add(layer)
+            check_heads(model, layer, pattern.shape[1])
+            if pattern.shape[2:] != (tokens.shape[1],) * 2:
+                raise InputError(
+                    f"pattern must be of every query to every key of {tokens.shape[1]} tokens, got"
+                    f" {tuple(pattern.shape[2:])} in layer {layer} of {model.name}"
+                )
             rows = torch.where(real[:, None, :, None], pattern.float(), 0)
             refuse_not_finite(rows, layer, model.dtype_name)
             if rows.triu(1).any():
@@ -90,7 +99,9 @@ def attention_patterns(
     Args:
         model: A `Model`, or anything that `load_model` takes.
         inputs: A text, several texts, token ids or what a tokenizer returns, as for
-            `Model.to_tokens`: padding of either side comes after the tokens in the result.
+            `Model.to_tokens`: padding of either side comes after the tokens in the result. Rows
+            of one length are run together and others apart: how some models turn queries and keys
+            depends on the longest row (`longrope`), and no padding is ever run.
         layers: Which layers; all if left out.
         bos: Whether a text is to open with BOS, and have what else its tokenizer adds for a model
             that is not causal.
@@ -123,14 +134,16 @@ def attention_patterns(
         4 * math.prod((len(order) + _AT_WORK, *shape[1:])),
         "give fewer layers or tokens, or use interp.scan_heads, which keeps none",
     )
-    patterns = torch.empty(shape).as_subclass(AttentionPatterns)
+    patterns = torch.zeros(shape, dtype=torch.float32).as_subclass(AttentionPatterns)
 
-    def keep(layer: int, pattern: Tensor) -> None:
-        for place, wanted in enumerate(order):
-            if wanted == layer:
-                patterns[place] = pattern
+    for (size,), rows in rows_by_length(tokens).items():
 
-    run(model, tokens, keep, layers=layers)
+        def keep(layer: int, pattern: Tensor, size: int = size, rows: list[int] = rows) -> None:
+            for place, wanted in enumerate(order):
+                if wanted == layer:
+                    patterns[place, rows, :, :size, :size] = pattern.cpu()
+
+        run(model, tokens[rows, :size], keep, layers=layers)
     patterns.tokens = tokens
     patterns.layers = tuple(order)
     patterns.texts = [model.texts_of(row[row != NONE]) for row in tokens]
@@ -219,12 +232,12 @@ def _forward(
             if error in ours:
                 raise
             # The bridge wraps some architectures that it then cannot run.
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            why = told(error)
             if isinstance(error, _MISFITS):
-                told = "the wrapper there does not fit this release of transformers"
+                why = "the wrapper there does not fit this release of transformers"
             raise InputError(
                 f"model must run under TransformerLens' hooks, got {model.name}, a"
-                f" {type(model.inner).__name__}: {told}"
+                f" {type(model.inner).__name__}: {why}"
             ) from error
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 from scored import scored
-from tiny_models import tiny, words_tokenizer
+from tiny_models import GROUPED, SIZES, scaled, tiny, words_tokenizer
 
 import interp
 from interp.hooks import run
@@ -49,6 +49,30 @@ def test_a_padded_batch_gives_what_each_prompt_gives_alone(positions, side, pad)
         assert not both[:, index, :, n:].any()
         assert not both[:, index, :, :, n:].any()
     assert torch.equal(interp.attention_patterns(model, padded(side, -1)), both)
+
+
+def test_a_long_row_does_not_turn_the_queries_and_keys_of_a_short_one():
+    """Beyond 6 tokens this model takes other angles, for all rows that are run together."""
+    turned = {"rope_type": "longrope", "rope_theta": 10000.0}
+    turned |= {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 10.0}
+    config = transformers.Phi3Config(
+        **SIZES,
+        **GROUPED,
+        rope_parameters=turned,
+        original_max_position_embeddings=6,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    own = scaled(transformers.Phi3ForCausalLM(config))
+    model = interp.load_model(own)
+    both = interp.attention_patterns(model, [SHORT, LONG])
+    own.set_attn_implementation("eager")
+    for index, prompt in enumerate((SHORT, LONG)):
+        n = len(prompt)
+        with torch.no_grad():
+            alone = own(torch.tensor([prompt]), output_attentions=True).attentions
+        assert (both[:, index, :, :n, :n] - torch.stack(alone)[:, 0]).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
