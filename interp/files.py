@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -51,17 +52,35 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         with _scratch(folder, new=bool(made)) as scratch:
             yield scratch
+            _open_to_all(scratch)
             _move(scratch, folder, new=bool(made))
     except BaseException as error:
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
-        if isinstance(error, OSError) and error.errno in _FULL:
-            raise InputError(f"{folder} must have room: {error.strerror}") from None
-        if isinstance(error, OSError) and error.errno in _NAMES:
+        number = _system_number(error)
+        if number in _FULL:
+            raise InputError(f"{folder} must have room: {os.strerror(number)}") from None
+        if isinstance(error, OSError) and number in _NAMES:
             name = Path(str(error.filename)).name[:80]
             raise InputError(f"name must be one that {folder} can have, got {name!r}") from None
         raise
+
+
+def _system_number(error: BaseException) -> int | None:
+    """What the system calls an error by; some libraries, such as safetensors, only write it."""
+    if isinstance(error, OSError):
+        return error.errno
+    written = re.search(r"\(os error (\d+)\)$", str(error))
+    return int(written[1]) if written else None
+
+
+def _open_to_all(scratch: Path) -> None:
+    """Let files be read by whoever may look into their folder: some libraries make them private."""
+    mode = scratch.stat().st_mode & 0o666
+    for path in scratch.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
 
 
 @contextmanager

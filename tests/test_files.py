@@ -6,6 +6,8 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from interp.errors import InputError
 from interp.files import held, refuse_of_another, staged
@@ -343,3 +345,37 @@ def test_results_of_another_model_are_not_written_over(tmp_path):
     for place in (tmp_path, record):
         with pytest.raises(InputError, match=r"out must not hold .*heads\.json, which is of one"):
             refuse_of_another(place, "another")
+
+
+FULL = """
+import resource, sys
+import torch
+from interp.errors import InputError
+from interp.files import staged
+from safetensors.torch import save_file
+
+limits = resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY)
+try:
+    with staged(sys.argv[1]) as scratch:
+        resource.setrlimit(*limits)
+        save_file({"weight": torch.zeros(1000)}, scratch / "model.safetensors")
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no limit on the size of files")
+def test_a_full_disk_under_safetensors_is_told_in_one_line_and_leaves_nothing(tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", FULL, str(out)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{out} must have room: File too large\n"
+    assert listing(tmp_path) == []
+
+
+def test_weights_can_be_read_by_whoever_can_read_what_is_beside_them(tmp_path):
+    with staged(tmp_path / "out") as scratch:
+        write(scratch, a="1")
+        save_file({"weight": torch.zeros(3)}, scratch / "model.safetensors")
+    modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
+    assert modes == {(tmp_path / "out" / "a.txt").stat().st_mode}
