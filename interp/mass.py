@@ -1,5 +1,6 @@
 """How much attention lands on the targets: one quantity, whatever the kind of head."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import NamedTuple
@@ -11,11 +12,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from interp.errors import InputError
-from interp.targets import NONE, first_token, positions
+from interp.targets import NONE, Blocks, first_token, positions
 from interp.tiles import tiled_attention
 
 LARGE = 1024
 """Scores beyond it are told apart so coarsely by float32 that probabilities are 1e-4 off."""
+
+WITHOUT_FLOAT64 = ("mps",)
+"""Kinds of device that have no float64, which is `2 ** 29` times as fine as float32."""
 
 
 def attention_mass(
@@ -50,8 +54,28 @@ def visible_keys(
 
     At least 1, also at padding, where it means nothing.
     """
-    count = positions(tokens) - first_token(tokens)[:, None] + 1
-    return count.clamp(min=1, max=window)
+    place = positions(tokens) - first_token(tokens)[:, None]
+    if isinstance(window, Blocks):
+        return place % int(window) + 1
+    return (place + 1).clamp(min=1, max=window)
+
+
+def score_bound(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    scale: float,
+    sinks: Float[Tensor, " head"] | None = None,
+) -> Float[Tensor, " head"]:
+    """What no score of a head is beyond, before any soft-cap: `scale |q| |k|` (Cauchy-Schwarz).
+
+    Rounding is in proportion to it even where a score is small, since the products that the
+    score sums need not be. Queries and keys that are not finite are left out.
+    """
+    precise = torch.float32 if q.device.type in WITHOUT_FLOAT64 else torch.float64
+    norms = (torch.linalg.vector_norm(x, dim=-1, dtype=precise) for x in (q, k))
+    q_norm, k_norm = (norm.where(norm.isfinite(), 0).amax((0, 2)) for norm in norms)
+    bound = abs(scale) * q_norm * k_norm.repeat_interleave(len(q_norm) // len(k_norm))
+    return bound if sinks is None else bound.maximum(sinks.abs().to(bound))
 
 
 def attention_mass_from_qk(
@@ -84,7 +108,8 @@ def attention_mass_from_qk(
         As `attention_mass`, in float32. Scores are float32, or float64 if q, k or lse is.
 
     Raises:
-        InputError: If `lse` is not float64 and beyond `LARGE`: its rounding alone would be seen.
+        InputError: If `lse` is not float64 where it, or `scale |q| |k|`, is beyond `LARGE`: what
+            float32 rounds away of scores, or had when `lse` was computed, would be seen.
 
     Example:
         >>> q = k = torch.tensor([[[[0.0], [1.0]]]])
@@ -92,13 +117,22 @@ def attention_mass_from_qk(
         >>> attention_mass_from_qk(q, k, lse, 1.0, torch.tensor([[[0], [1]]]))
         tensor([[[1.0000, 0.7311]]])
     """
-    if lse.dtype != torch.float64 and (lse.isfinite() & (lse.abs() > LARGE)).any():
-        raise InputError(
-            f"lse must be float64, as q and k, where scores go beyond {LARGE}, got"
-            f" {lse.abs().max().item():g} in {str(lse.dtype).removeprefix('torch.')}"
-        )
+    if lse.dtype != torch.float64:
+        top = lse.abs().where(lse.isfinite(), 0).max().item()
+        top = max(top, score_bound(q, k, scale).max().item())
+        if top > LARGE:
+            raise InputError(
+                f"lse must be float64, of scores in float64, where scores may go beyond {LARGE},"
+                f" got {top:g} in {str(lse.dtype).removeprefix('torch.')}"
+            )
     # Scaled before they are multiplied, products stay in range that would leave it.
-    return FromQK(q * scale, k, lse, 1.0, softcap=softcap, window=window).mass(keys)
+    scaled = q.to(_exact(q, k, lse)) * scale
+    return FromQK(scaled, k, lse, 1.0, softcap=softcap, window=window).mass(keys)
+
+
+def _exact(*operands: Tensor) -> torch.dtype:
+    """float32, or float64 if one of them is."""
+    return functools.reduce(torch.promote_types, (x.dtype for x in operands), torch.float32)
 
 
 class Means(NamedTuple):
@@ -155,9 +189,10 @@ class FromQK:
     The same quantities as `FromPattern`, exact, in memory that grows with the length.
     See `attention_mass_from_qk` for the arguments; `window` is how far back a query sees,
     `sinks` the learned score per head that takes part in the softmax (gpt-oss), and `v` the
-    values, for what a head brings. Scores are float64 if q, k or lse is, and what comes of them is
-    float32 all the same. `norms [batch, head, key]`, if set, say how much one unit
-    of attention to a key counts (see `interp.direct.value_norms`).
+    values, for what a head brings. Scores are float64 if q, k or lse is, which they have to be
+    where `score_bound` is beyond `LARGE`, and what comes of them is float32 all the same.
+    `norms [batch, head, key]`, if set, say how much one unit of attention to a key counts (see
+    `interp.direct.value_norms`).
     """
 
     PAIRS = 2048
@@ -176,8 +211,7 @@ class FromQK:
         v: Float[Tensor, "batch kv_head key=pos d_v"] | None = None,
     ) -> None:
         # Token by token, as models compute them: a view, and what is gathered lies together.
-        exact = torch.promote_types(torch.promote_types(q.dtype, k.dtype), lse.dtype)
-        exact = torch.promote_types(exact, torch.float32)
+        exact = _exact(q, k, lse)
         self.q = rearrange(q.to(exact), "b (kv g) q d -> b q kv g d", kv=k.shape[1])
         self.k = rearrange(k.to(exact), "b kv k d -> b k kv d")
         self.lse = lse.to(exact)

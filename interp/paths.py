@@ -44,7 +44,7 @@ from interp.models import Model, evaluating, load_model
 from interp.reading import Reading, rereading
 from interp.scan import LENGTH
 from interp.scores import Questions, Thresholds, ask
-from interp.stream import stream, streams
+from interp.stream import stream, streams, told_apart
 from interp.targets import NONE
 from interp.tiles import tiled_attention
 from interp.tokens import Probe, repeated
@@ -152,6 +152,7 @@ class _Layer:
     def __init__(
         self, model: Model, readout: Readout, batch: Probe, number: int, heads: Sequence[Head]
     ) -> None:
+        self.number = number
         self.reading = Reading(model, number)
         self.index = torch.tensor([head.head for head in heads], device=model.device)
 
@@ -212,8 +213,10 @@ class _Layer:
         times = q.shape[1] // len(self.index)
         sinks = self.clean.sinks
         scale = self.clean.scale
-        options = {"softcap": self.clean.softcap, "window": self.clean.window}
-        options["sinks"] = None if sinks is None else sinks[self.index].repeat(times)
+        heads = self.index.repeat(times)
+        sinks = None if sinks is None else sinks[heads]
+        q, k = told_apart(q, k, scale, sinks, layer=self.number, heads=heads) or (q, k)
+        options = {"softcap": self.clean.softcap, "window": self.clean.window, "sinks": sinks}
         lse = tiled_attention(q, k, v, scale=scale, **options).lse
         attention = FromQK(q, k, lse, scale, v=v, **options)
         directions = repeat(self.directions, "b h q d -> b (t h) q d", t=times)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.finite import refuse_not_finite
-from interp.mass import LARGE, FromQK
+from interp.mass import LARGE, WITHOUT_FLOAT64, FromQK, score_bound
 from interp.models import STREAM, Model, attend_with, cheap_forward, holding
 from interp.models.layers import attention_layers
 from interp.targets import NONE
@@ -30,9 +30,6 @@ LOG = logging.getLogger("interp")
 
 FUSED_ON = ("cpu",)
 """Kinds of device with a fused kernel that hands over the log-sum-exps; tiles serve the others."""
-
-WITHOUT_FLOAT64 = ("mps",)
-"""Kinds of device that have no float64, which is `2 ** 29` times as fine as float32."""
 
 _VISIT: ContextVar[Visit] = ContextVar("visit")
 
@@ -105,18 +102,50 @@ def _attend(
     group = query.shape[1] // key.shape[1]
     finite = query.isfinite().all(-1) & key.isfinite().all(-1).repeat_interleave(group, 1)
     lse = lse.where(finite, torch.nan)
-    if LARGE < (top := lse.abs().max().item()) < torch.inf:
-        if top > (LARGE if query.device.type in WITHOUT_FLOAT64 else LARGE << 29):
-            head = int(lse.abs().amax((0, 2)).argmax())
-            raise InputError(
-                f"scores must be such as floating point can tell apart, got {top:.3g} in layer"
-                f" {module.layer_idx}, head {head}: read patterns, or look at its weights"
-            )
-        query, key = query.double(), key.double()
+    finer = told_apart(query, key, scale, s_aux, layer=module.layer_idx)
+    if finer is not None:
+        query, key = finer
         lse = tiled_attention(query, key, value[..., :1], scale=scale, **options).lse
+        lse = lse.where(finite, torch.nan)
     attention = FromQK(query, key, lse, scale, softcap=softcap, window=window, sinks=s_aux, v=value)
     _VISIT.get()(module.layer_idx, attention)
     return out.transpose(1, 2).contiguous(), None
+
+
+def told_apart(
+    query: Tensor,
+    key: Tensor,
+    scale: float,
+    sinks: Tensor | None,
+    *,
+    layer: int,
+    heads: Tensor | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """Queries and keys in float64 if float32 tells their scores apart too coarsely, else None.
+
+    Args:
+        query: As the model's attention gets them.
+        key: Likewise.
+        scale: Of `q . k`.
+        sinks: Learned scores of the heads, if any.
+        layer: For the message.
+        heads: Which heads of the layer these are; None: all of them.
+
+    Raises:
+        InputError: If float64 tells them apart too coarsely too, or the device has none.
+    """
+    bound = score_bound(query, key, scale, sinks)
+    top = bound.max().item()
+    if top <= LARGE:
+        return None
+    if top > (LARGE if query.device.type in WITHOUT_FLOAT64 else LARGE << 29):
+        head = int(bound.argmax())
+        raise InputError(
+            f"scores must be such as floating point can tell apart, got {top:.3g} in layer"
+            f" {layer}, head {head if heads is None else int(heads[head])}: read patterns, or look"
+            " at its weights"
+        )
+    return query.double(), key.double()
 
 
 def _output_and_lse(

@@ -236,8 +236,14 @@ def test_an_attention_that_reads_no_norm_is_refused():
     assert attention.forward == own
 
 
-def test_before_is_what_the_scan_says():
-    model = interp.load_model(tiny("llama"))
+@pytest.mark.parametrize("times", [1, 1e5])
+def test_before_is_what_the_scan_says(times):
+    """Also where float32 tells scores apart too coarsely."""
+    own = tiny("llama")
+    with torch.no_grad():
+        for layer in own.model.layers:
+            layer.self_attn.q_proj.weight *= times
+    model = interp.load_model(own)
     scan = interp.scan_heads(model, rows=4, length=LENGTH).frame.set_index("name")
     found = path_effects(model, ["L1H1", "L1H2"], rows=4, length=LENGTH, seed=0)
     for one in found.edges:

@@ -73,17 +73,19 @@ def sharpened(family: str, times: float) -> interp.Model:
 
 
 @pytest.mark.parametrize("times", [1e4, 1e10])
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gptoss"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gptoss", "gemma2"])
 def test_however_large_scores_are_attention_is_that_of_the_queries_and_keys(family, times):
     model = sharpened(family, times)
     ids = rows(model, 0)[:, :24]
     found = []
 
     def look(layer: int, attention: FromQK) -> None:
-        assert attention.lse.abs().max() > 10 * times**0.5
         q = attention.q.double().permute(0, 2, 3, 1, 4).flatten(1, 2)
         k = attention.k.double().repeat_interleave(q.shape[1] // attention.k.shape[2], 2)
         scores = q @ k.permute(0, 2, 3, 1) * attention.scale
+        assert scores.abs().max() > 10 * times**0.5
+        if attention.softcap is not None:
+            scores = attention.softcap * torch.tanh(scores / attention.softcap)
         scores = scores.masked_fill(torch.ones(24, 24).triu(1).bool(), -torch.inf)
         if attention.window is not None:
             scores = scores.masked_fill(torch.ones(24, 24).tril(-attention.window).bool(), -1e300)
@@ -274,14 +276,48 @@ def test_products_beyond_float32_are_scaled_before_they_overflow():
     assert (mass - 1).abs().max() < 1e-5
 
 
-def test_large_scores_are_exact_in_float64_and_refused_in_float32():
+EXACT = {
+    "float32": (torch.float32, torch.float32, 1.0, {}),
+    "bfloat16": (torch.bfloat16, torch.float32, 1.0, {}),
+    "float16": (torch.float16, torch.float32, 1.0, {}),
+    "scores of 1e4": (torch.float32, torch.float64, 1e4, {}),
+    "scores of 1e8": (torch.float32, torch.float64, 123456789.0, {}),
+    "soft-capped scores of 1e6": (torch.float32, torch.float64, 1e6, {"softcap": 30.0}),
+    "soft-capped in bfloat16": (torch.bfloat16, torch.float64, 1e6, {"softcap": 30.0}),
+}
+
+
+@pytest.mark.parametrize(("dtype", "finest", "times", "caps"), EXACT.values(), ids=EXACT)
+def test_mass_from_queries_and_keys_is_exact_in_every_format_at_every_scale(
+    dtype, finest, times, caps
+):
+    generator = torch.Generator().manual_seed(0)
+    q, k = (3 * torch.randn(1, 2, 60, 80, generator=generator).to(dtype) for _ in range(2))
+    scale = times * 80**-0.5
+    scores = scale * q.double() @ k.double().mT
+    if caps:
+        scores = 30 * torch.tanh(scores / 30)
+    scores = scores.masked_fill(torch.ones(60, 60).triu(1) > 0, -torch.inf)
+    keys = torch.randint(0, 60, (1, 60, 3), generator=generator)
+    keys = torch.where(keys > torch.arange(60)[:, None], -1, keys)
+    mass = attention_mass_from_qk(q, k, scores.logsumexp(-1).to(finest), scale, keys, **caps)
+    # A float32 score of 60 is off by 4e-6.
+    assert (mass - attention_mass(scores.softmax(-1), keys)).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("softcap", [None, 30.0])
+@pytest.mark.parametrize("cancels", [False, True])
+def test_large_scores_are_refused_where_their_sum_was_made_in_float32(softcap, cancels):
     q, k = (torch.randn(1, 2, 9, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
-    q = 1e7 * q
-    scores = (q.double() @ k.double().mT).masked_fill(torch.ones(9, 9).triu(1) > 0, -torch.inf)
-    keys, lse = torch.arange(9).expand(1, 9, 9), scores.logsumexp(-1)
-    assert (attention_mass_from_qk(q, k, lse, 1.0, keys) - 1).abs().max() < 1e-6
+    if cancels:  # Products of a million, and scores of nothing.
+        q, k = torch.cat([1e3 * q, -1e3 * q], -1), torch.cat([1e3 * k, 1e3 * k], -1)
+    else:
+        q = 1e7 * q
+    scores = q @ k.mT if softcap is None else softcap * torch.tanh(q @ k.mT / softcap)
+    lse = scores.masked_fill(torch.ones(9, 9).triu(1) > 0, -torch.inf).logsumexp(-1)
+    keys = torch.arange(9).expand(1, 9, 9)
     with pytest.raises(interp.InputError, match=r"lse must be float64.*beyond 1024, got .*float32"):
-        attention_mass_from_qk(q, k, lse.float(), 1.0, keys)
+        attention_mass_from_qk(q, k, lse, 1.0, keys, softcap=softcap)
 
 
 def test_rows_and_columns_from_queries_and_keys_are_the_patterns():
