@@ -563,7 +563,8 @@ def test_a_page_of_heads_that_look_ahead_holds_every_weight_its_kinds_and_their_
     assert prompt["targets"]["next_token"][10] == [11]
     assert prompt["targets"]["duplicate_token"][2] == [13]  # A later copy.
     # Special tokens are places to rest, before the query and after it.
-    assert prompt["sinks"]["L0H5"] == [7, 27]
+    assert prompt["targets"]["sink"][10] == [0, 7, 27]
+    assert prompt["targets"]["sink"][7] == []
     known = asdict(Thresholds()), [CLS, SEP]
     head = patterns[0, 0, 5].as_subclass(torch.Tensor)
     outlined = marked_of_head("sink", patterns.tokens[0], head, *known, causal=False)
@@ -602,7 +603,7 @@ def test_a_page_of_cross_attention_has_the_tokens_of_both_texts_and_no_labels():
     scan = classify_heads(torch.eye(5).expand(3, 1, 4, 5, 5), range(5))
     with pytest.raises(InputError, match=r"scan must be None for cross-attention.* got list"):
         gallery(scan, wide)
-    with pytest.raises(InputError, match=r"scan must be None for cross-attention.* got NoneType"):
+    with pytest.raises(InputError, match=r"scan must be what classify_heads.* got None"):
         gallery(None, plain()[1])
 
 

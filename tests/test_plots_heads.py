@@ -239,6 +239,31 @@ def test_in_the_zoo_each_kind_has_its_ideal_beside_a_real_head():
     inside(figure)
 
 
+def test_the_ideal_sink_rests_on_special_tokens_as_the_real_one_is_outlined():
+    figure = head_zoo(scan_of(AHEAD), AHEAD)
+    panels = {
+        text.get_text(): [axes for axes in figure.axes if axes.images][-2:]
+        for text in figure.texts
+        if text.get_text() == "sink"
+    }
+    ideal, real = panels["sink"]
+    assert ideal.get_title() == "ideal"
+    ids = AHEAD.tokens[0]
+    rests = torch.isin(ids, torch.tensor([*AHEAD.special]))
+    rests[0] = True
+    for query in (~rests).nonzero().flatten().tolist():
+        assert image(ideal)[query].filled(0) == pytest.approx(rests.numpy() / int(rests.sum()))
+    lines = [{tuple(map(tuple, line)) for line in panel.collections[0].get_segments()} for panel in (ideal, real)]
+    assert lines[0] == lines[1]
+
+
+def test_the_zoo_names_the_kinds_that_have_no_target_on_the_prompt():
+    short = one_prompt(causal(8), range(8))
+    text = told(head_zoo(scan_of(short), short))
+    assert "has a target of these kinds: induction, duplicate token, local window." in text
+    assert "has a target" not in told(head_zoo(SCAN, PATTERNS))
+
+
 @pytest.mark.parametrize("length", [1, 2, 49, 1024])
 def test_prompts_of_any_length_are_drawn_whole(length):
     for figure in (
@@ -325,7 +350,7 @@ MISTAKES = {
         "tokens must match the patterns, got 1 rows of 4",
     ),
     "no tokens": ({"tokens": []}, "at least one token"),
-    "padding alone": ({"tokens": [NONE] * 3}, "prompt must have at least one token"),
+    "padding alone": ({"tokens": [NONE] * 3}, "must be more than padding in each row, got none"),
     "absent head": ({"tokens": [1, 2, 3], "head": "L0H4"}, "patterns must hold L0H4, got layers"),
     "no such row": ({"tokens": [1, 2, 3], "row": 1}, "row must be from 0 to 0, got 1"),
 }

@@ -74,13 +74,19 @@ def marked(
     *,
     causal: bool = True,
 ) -> Bool[Tensor, "query=pos key=pos"]:
-    """Which cells are targets of the kind, by the tokens alone."""
+    """Which cells are targets of the kind, by the tokens alone.
+
+    Of a sink they are the first token and the special tokens further on.
+    """
     width = Thresholds(window_width=thresholds["window_width"])
     keys = targets_of(kind, tokens[None], special, width, causal)[0]
     length = len(tokens)
     cells = torch.zeros(length, length + 1, dtype=torch.bool, device=tokens.device)
     cells.scatter_(1, keys % (length + 1), True)  # No target, -1, goes to the column cut off.
-    return cells[:, :-1]
+    cells = cells[:, :-1]
+    if kind == "sink":
+        cells |= _columns(~ordinary(tokens[None], special), tokens, special, causal=causal)
+    return cells
 
 
 def resting_columns(
@@ -91,19 +97,25 @@ def resting_columns(
     *,
     causal: bool = True,
 ) -> Bool[Tensor, "head key=pos"]:
-    """Which columns each head can rest on.
-
-    Those are its sinks (`interp.sinks.sink_columns`) and special tokens further on.
-    """
+    """Which columns each head rests on by its own attention: `interp.sinks.sink_columns`."""
     fit = ordinary(tokens[None], special)
     queries = spaced(fit)
     rows = pattern[:, queries[0].clamp(min=0)] * (queries[0] != NONE)[:, None]
     later = halves(queries, len(tokens), causal=causal)
     share, least = thresholds["sink_column"], thresholds["sink_queries"]
-    found = sink_columns(rows[None], later, share=share, least=least)[0][0]
-    special_columns = ~fit[0]
-    special_columns[0] = False
-    return found | special_columns
+    return sink_columns(rows[None], later, share=share, least=least)[0][0]
+
+
+def _columns(
+    columns: Bool[Tensor, "1 key=pos"],
+    tokens: Int[Tensor, " pos"],
+    special: Collection[int],
+    *,
+    causal: bool,
+) -> Bool[Tensor, "query=pos key=pos"]:
+    """These columns for each query that is an ordinary token and sees them, but for its own."""
+    cells = ordinary(tokens[None], special).T & columns
+    return cells.tril(-1) if causal else cells.fill_diagonal_(False)
 
 
 def marked_of_head(
@@ -119,8 +131,7 @@ def marked_of_head(
     cells = marked(kind, tokens, thresholds, special, causal=causal)
     if kind == "sink":
         columns = resting_columns(attention[None], tokens, thresholds, special, causal=causal)
-        resting = ordinary(tokens[None], special).T & columns
-        cells = cells | (resting.tril(-1) if causal else resting.fill_diagonal_(False))
+        cells = cells | _columns(columns, tokens, special, causal=causal)
     return cells
 
 

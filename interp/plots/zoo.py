@@ -64,6 +64,9 @@ def head_zoo(
     special = [*special_of(scan), *prompt.special]
     tokens, causal = prompt.text.ids, prompt.causal
     length, heads = len(tokens), zoo_heads(scan)
+    places = {
+        kind: marked(kind, tokens, thresholds, special, causal=causal) for kind in rules(causal)
+    }
     size, slot, step = 1.02, 2.3, 1.7
     page = Page(
         f"{model_name(scan)}: each kind of head, ideal and real",
@@ -75,17 +78,18 @@ def head_zoo(
             " token. Right: the strongest head that has the kind as its first label (else with it),"
             " and its score, the mean attention mass on the targets over"
             f" {scored_over(scan)}. Layers, heads and positions count from 0.",
+            *_without_targets([WORDS[kind] for kind, cells in places.items() if not cells.any()]),
             *pooled_notes(length, size),
         ],
     )
     with styled():
-        for place, kind in enumerate(rules(causal)):
+        for place, (kind, aimed) in enumerate(places.items()):
             down, across = divmod(place, 3)
             left, top = 0.45 + across * slot, down * step
             page.text(left, top + 0.02, WORDS[kind], size=8, weight="bold")
             page.text(left, top + 0.17, looks(kind, thresholds, causal=causal), color=QUIET)
             pairs = [("ideal", ideal(kind, tokens, thresholds, special, causal=causal))]
-            cells = [marked(kind, tokens, thresholds, special, causal=causal).numpy()]
+            cells = [aimed.numpy()]
             if kind in heads:
                 name = heads[kind]
                 score = scan.frame.set_index("name")[kind].to_dict()[str(name)]
@@ -104,3 +108,9 @@ def head_zoo(
                 whole_ticks(panel, "key", "query", bottom=down == 1, first=outer)
         page.foot("attention from query to key", legend(prompt, "targets of the kind"))
     return page.figure
+
+
+def _without_targets(kinds: list[str]) -> list[str]:
+    """A sentence that explains ideals in which nothing is outlined, if there are any."""
+    told = f"No query of this prompt has a target of these kinds: {', '.join(kinds)}."
+    return [told] if kinds else []
