@@ -1,7 +1,7 @@
 """Anyone's arrays, taken in and checked: attention patterns and the token ids they belong to."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, whole
+from interp.errors import InputError, quoted, whole
 from interp.targets import NONE
 
 MOST_LAYERS = 1000
@@ -19,7 +19,8 @@ MOST_LAYERS = 1000
 class AttentionPatterns(torch.Tensor):
     """Attention patterns `[layer, batch, head, query, key]`, float32, with what was run.
 
-    It is a tensor; whatever is computed from it is a plain one. Rows of padding are 0.
+    It is a tensor; whatever is computed from it is a plain one. Rows of padding are 0. As text
+    it is one line that says what it holds: `patterns[0]` shows numbers.
 
     Attributes:
         tokens: The token ids that were really run, `[batch, pos]`; -1 is padding.
@@ -56,8 +57,56 @@ class AttentionPatterns(torch.Tensor):
         twin.tokens = self.tokens.clone()
         return twin
 
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        """What it holds, in one line; the numbers as torch has them where that is not said."""
+        if self.ndim != 5 or not {"tokens", "layers"} <= vars(self).keys():
+            return super().__repr__(tensor_contents=tensor_contents)
+        count, batch, heads = self.shape[:3]
+        first = self.layers == tuple(range(count))
+        layers = _counted(count, "layer") if first else _numbered(self.layers)
+        read = _lengths(self.tokens)
+        if self.key_tokens is not None:
+            read += f" over {_lengths(self.key_tokens)}"
+        notes = [self.stack] if self.stack else []
+        notes += ["both ways"] * (not self.causal and self.stack != "cross")
+        notes += ["learned sinks"] * self.learned_sinks
+        parts = [
+            f"{layers} of {_counted(heads, 'head')}",
+            f"{_counted(batch, 'prompt')} of {read}",
+            *notes,
+            str(self.dtype).removeprefix("torch."),
+            str(self.device),
+        ]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     # As for nn.Parameter: what is computed from it is a plain tensor.
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
+def _numbered(layers: Sequence[int]) -> str:
+    """Layers by number, those that follow each other as `3 to 7`."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    named = [" to ".join(map(str, dict.fromkeys((run[0], run[-1])))) for run in runs]
+    beyond = f" and {len(named) - 8} more" if len(named) > 8 else ""
+    if len(layers) == 1:
+        return f"layer {named[0]}"
+    return f"layers {', '.join(named[:8])}{beyond}, each"
+
+
+def _lengths(tokens: Int[Tensor, "batch pos"]) -> str:
+    """How many tokens rows have: `29 tokens`, or `3 to 29 tokens`."""
+    counts = (tokens != NONE).sum(-1)
+    least, most = int(counts.min()), int(counts.max())
+    return _counted(most, "token") if least == most else f"{least} to {most} tokens"
 
 
 def beginning(patterns: AttentionPatterns, most: int) -> AttentionPatterns:
@@ -85,8 +134,12 @@ def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
     """Token ids `[batch, pos]` from `[pos]` or `[batch, pos]` of any integer kind.
 
     Raises:
-        InputError: If they are not whole numbers from -1 (padding) up, in that shape.
+        InputError: If they are not whole numbers from -1 (padding) up, in that shape; True and
+            False are none.
     """
+    if isinstance(tokens, list | tuple):
+        for one in _singly(tokens):  # There torch would take True for 1.
+            whole("each of tokens", one, least=NONE, most=2**63 - 1)
     ids = as_tensor(tokens, "tokens must be [pos] or [batch, pos] token ids")
     if ids.ndim not in (1, 2) or ids.numel() == 0:
         raise InputError(
@@ -181,7 +234,25 @@ def as_tensor(values: Any, rule: str) -> Tensor:
             warnings.simplefilter("ignore")
             return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
+        for one in _singly(values):
+            if not isinstance(one, int | float | complex | Tensor):
+                raise InputError(f"{rule}, got {quoted(one)}") from None
         raise InputError(f"{rule}: {' '.join(str(error).split())[:200]}") from None
+
+
+def _singly(values: Any) -> Iterator[Any]:
+    """What is in lists within lists, or in arrays within them, one by one."""
+    waiting = [values]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Tensor) and not (one.is_meta or one.layout != torch.strided):
+            one = one.tolist()
+        elif hasattr(one, "__array__") and not isinstance(one, Tensor):
+            one = one.__array__().tolist()
+        if isinstance(one, list | tuple):
+            waiting.extend(reversed(one))
+        else:
+            yield one
 
 
 def check_pattern(

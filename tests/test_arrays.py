@@ -1,5 +1,6 @@
 """Patterns of any source through one way in, and what is refused there."""
 
+import copy
 import inspect
 import pickle
 from collections import OrderedDict
@@ -17,6 +18,7 @@ import interp
 from interp.arrays import layer_number, take
 from interp.errors import InputError
 from interp.given import SHOWN, first_prompt, scan_given
+from interp.patterns import AttentionPatterns, beginning
 from interp.targets import NONE
 
 IDS = [3, *range(10, 20), *range(10, 20)]
@@ -534,3 +536,77 @@ def test_tensors_without_plain_numbers_are_refused(kind):
 def test_a_layer_of_a_number_that_no_model_has_is_refused():
     with pytest.raises(interp.InputError, match="must be named by layer"):
         interp.read_patterns({"layer99999999999999999999": torch.eye(3)[None]}, [1, 2, 3])
+
+
+WORDED = {
+    "causal": ("llama", {}, "2 layers of 4 heads, 1 prompt of 3 tokens, float32, cpu"),
+    "one layer": ("llama", {"layers": [1]}, "layer 1 of 4 heads, 1 prompt of 3 tokens"),
+    "both ways": ("bert", {}, "2 layers of 4 heads, 1 prompt of 3 tokens, both ways, float32, cpu"),
+    "learned sinks": ("gptoss", {}, "1 prompt of 3 tokens, learned sinks, float32, cpu"),
+    "encoder": ("t5", {"stack": "encoder"}, "1 prompt of 3 tokens, encoder, both ways, float32"),
+    "cross": (
+        "t5",
+        {"stack": "cross", "decoder_inputs": [[0, 4]]},
+        "1 prompt of 2 tokens over 3 tokens, cross, float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WORDED)
+def test_patterns_are_one_line_of_text_that_says_what_they_hold(kind):
+    family, options, expected = WORDED[kind]
+    patterns = interp.attention_patterns(interp.load_model(tiny(family)), [5, 6, 7], **options)
+    assert expected in repr(patterns)
+    for one in (patterns, interp.read_patterns(patterns), copy.deepcopy(patterns)):
+        assert repr(one) == str(one) == f"{one}" == repr(patterns)
+
+
+def test_layers_are_told_by_number_and_prompts_by_length_where_they_are_not_alike():
+    layers = {f"layer{i}": torch.eye(5).expand(2, 4, 5, 5) for i in (2, 3, 4, 9, 11)}
+    patterns = interp.read_patterns(layers, [[1, 2, 3, 4, 5], [1, 2, 3, -1, -1]])
+    assert repr(patterns) == (
+        "AttentionPatterns(layers 2 to 4, 9, 11, each of 4 heads, 2 prompts of 3 to 5 tokens,"
+        " float32, cpu)"
+    )
+    assert repr(beginning(patterns, 2)).endswith("2 prompts of 2 tokens, float32, cpu)")
+    many = {f"layer{2 * i + 1}": torch.ones(1, 1, 1) for i in range(100)}
+    assert len(repr(interp.read_patterns(many, [1]))) < 150
+
+
+def test_what_is_taken_from_patterns_shows_its_numbers():
+    patterns = interp.read_patterns(torch.eye(2)[None], [1, 2])
+    assert repr(patterns[0]) == repr(patterns.as_subclass(torch.Tensor)[0])
+    unsaid = torch.zeros(1, 1, 1, 1, 1).as_subclass(AttentionPatterns)
+    assert repr(unsaid) == "AttentionPatterns([[[[[0.]]]]])"
+    with pytest.raises(AssertionError, match=r"Greatest absolute difference: 1\.0"):
+        torch.testing.assert_close(patterns, patterns + 1)
+
+
+NO_IDS = {
+    "words": (["a"] * 4, "each of tokens must be a whole number, got 'a'"),
+    "a word among ids": ([[1, 2], [3, "a"]], "each of tokens must be a whole number, got 'a'"),
+    "an array of words": (np.array(["a", "b"]), r"\[batch, pos\] token ids, got 'a'"),
+    "arrays of words": ([np.array(["a"])], "each of tokens must be a whole number, got 'a'"),
+    "bytes": ([b"a"], "each of tokens must be a whole number, got b'a'"),
+    "none": ([1, None], "each of tokens must be a whole number, got None"),
+    "a truth among ids": ([1, True], "each of tokens must be a whole number, got True"),
+    "numpy's truth": ([np.True_, 1], "each of tokens must be a whole number, got True"),
+    "torch's truth": ([torch.tensor(1), torch.tensor(True)], "a whole number, got True"),
+    "too large": ([2**70], "each of tokens must be from -1 to"),
+    "a set": ({1, 2}, r"\[batch, pos\] token ids, got \{1, 2\}"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_IDS)
+def test_what_are_no_token_ids_is_refused_in_words(kind):
+    given, message = NO_IDS[kind]
+    for call in (interp.classify_heads, interp.read_patterns):
+        with pytest.raises(InputError, match=message):
+            call(torch.eye(4)[None], given)
+
+
+def test_truths_in_a_file_of_ids_are_no_ids(tmp_path):
+    for content in ("[true, 2, 3]", "[[1, 2, false]]", '{"tokens": [1, true, 3]}'):
+        (tmp_path / "ids.json").write_text(content)
+        with pytest.raises(InputError, match="each of tokens must be a whole number, got"):
+            interp.read_patterns(torch.eye(3)[None], tmp_path / "ids.json")

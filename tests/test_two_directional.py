@@ -254,6 +254,16 @@ def test_direction_is_known_to_what_was_read():
     assert "next_token" not in {*causal[0].scores, *causal[0].not_measured}
 
 
+@pytest.mark.parametrize("text", ["", " ", ["w4 w5", ""]])
+@pytest.mark.parametrize("bos", [True, False])
+def test_an_empty_text_is_refused_although_its_tokenizer_adds_tokens_to_it(text, bos):
+    model = interp.load_model(encoder(), bert_tokenizer())
+    assert bert_tokenizer()("")["input_ids"] == [CLS, SEP]
+    with pytest.raises(interp.InputError, match="at least one token, got an empty text"):
+        interp.attention_patterns(model, text, bos=bos)
+    assert model.to_tokens([CLS, SEP]).tolist() == [[CLS, SEP]]  # Ids are run as they are.
+
+
 def positional_bert() -> transformers.PreTrainedModel:
     """One layer whose four heads look at the next token, the previous one, [SEP] and themselves.
 

@@ -188,7 +188,8 @@ class Model:
                 of its own.
 
         Raises:
-            InputError: If there is nothing to run, an id is not the model's, padding stands
+            InputError: If there is nothing to run (a text without a token of its own is empty,
+                whatever would be added to it), an id is not the model's, padding stands
                 between tokens, a row is longer than the model's context, or `bos` is neither True
                 nor False.
         """
@@ -242,12 +243,11 @@ class Model:
                 f"prompt must be text that UTF-8 can write, got {text[error.start]!r} at"
                 f" character {error.start}"
             ) from None
-        whole = bos and self.direction != "causal" and not decoder
-        ids = self.tokenizer(text, add_special_tokens=whole)["input_ids"]
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         if not ids:
             raise InputError("prompt must have at least one token, got an empty text")
         if self.direction != "causal" and not decoder:
-            return ids
+            return self.tokenizer(text)["input_ids"] if bos else ids
         first = self._config.decoder_start_token_id if decoder else self.bos
         opening = first if bos else None
         return ids if opening is None or ids[0] == opening else [opening, *ids]
