@@ -32,7 +32,16 @@ from interp.scores import (
     score_layer,
     targets_of,
 )
-from interp.targets import KINDS, NONE, TARGETS, earlier_copies, first_token, ordinary, rules
+from interp.targets import (
+    KINDS,
+    NONE,
+    TARGETS,
+    Blocks,
+    earlier_copies,
+    first_token,
+    ordinary,
+    rules,
+)
 
 MIXED = "mixed"
 NOT_ENOUGH = "not enough tokens"
@@ -121,7 +130,8 @@ def classify_heads(
             sinks on any special token, and no induction.
         windows: How far back each layer may look (None: no limit), if the model has windows. If
             left out, what `interp.attention_patterns` returned knows them, and other patterns
-            have none.
+            have none. Layers that attend within blocks of fixed places have
+            `interp.targets.Blocks`.
         layers: The layers' own numbers; `0, 1, ...` if left out.
         thresholds: What decides; `Thresholds()` if left out.
         learned_sinks: Whether part of the attention may go to a learned sink that is no key, as
@@ -207,7 +217,10 @@ def as_windows(windows: Any, number: int) -> list[int | None]:
         raise InputError(
             f"windows must have one entry for each of {number} layers, got {len(listed)}"
         )
-    return [None if one is None else whole("windows", one, least=1) for one in listed]
+    for one in listed:
+        if one is not None:
+            whole("windows", one, least=1)
+    return [one if one is None or isinstance(one, Blocks) else int(one) for one in listed]
 
 
 def with_sink_named(

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError, quoted, whole
-from interp.targets import NONE
+from interp.targets import NONE, first_token, positions, within
 
 MOST_LAYERS = 1000
 """Layers, and the heads in one, are numbered from 0 to one less."""
@@ -298,7 +298,8 @@ def check_pattern(
         )
     allowed = torch.ones(query, key, dtype=torch.bool, device=pattern.device)
     if window is not None:
-        allowed = allowed.triu(1 - window).tril(window - 1)
+        at, to = (positions(ids) - first_token(ids)[:, None] for ids in (tokens, keyed))
+        allowed = within(window, at[:, None, :, None], to[:, None, None])
     allowed = allowed.tril() if causal else allowed
     astray = (rows * ~(allowed & (keyed != NONE)[:, None, None])).sum(-1).amax().item()
     if astray > 1e-6:

@@ -17,7 +17,16 @@ from torch import Tensor
 from interp.errors import InputError, whole
 from interp.mass import Attention, FromPattern, Tally, visible_keys
 from interp.sinks import halves, sink_columns, spaced
-from interp.targets import KINDS, NONE, first_token, ordinary, positions, rules
+from interp.targets import (
+    KINDS,
+    NONE,
+    Blocks,
+    first_token,
+    ordinary,
+    positions,
+    rules,
+    within,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +179,7 @@ def ask(
         counted: Which queries to look at; all if left out. Queries that the targets rule
             out (padding, first and special tokens) never count.
         special: Ids of special tokens.
-        window: How far back the layer may look, the query included.
+        window: How far back the layer may look, the query included; or `interp.targets.Blocks`.
         thresholds: For the width of the local window.
         kinds: Which kinds to score, of those that the direction has.
         causal: Whether a query sees no key after itself; otherwise `window` goes both ways.
@@ -293,9 +302,13 @@ def _around(
 ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
     """How many keys a query that looks both ways sees, and the last of them."""
     here, first = positions(tokens), first_token(tokens)[:, None]
-    reach = tokens.shape[1] if window is None else window - 1
-    last = (here + reach).minimum(first + (tokens != NONE).sum(-1, keepdim=True) - 1)
-    return (last - (here - reach).maximum(first) + 1).clamp(min=1), last
+    end = first + (tokens != NONE).sum(-1, keepdim=True) - 1
+    before = after = here.new_tensor(tokens.shape[1] if window is None else window - 1)
+    if isinstance(window, Blocks):
+        before = (here - first) % int(window)
+        after = window - 1 - before
+    last = (here + after).minimum(end)
+    return (last - (here - before).maximum(first) + 1).clamp(min=1), last
 
 
 def _in_sight(
@@ -303,7 +316,10 @@ def _in_sight(
 ) -> Int[Tensor, "batch query m"]:
     if window is None:
         return keys
-    return torch.where((positions(tokens)[..., None] - keys).abs() < window, keys, NONE)
+    first = first_token(tokens)[:, None, None]
+    return torch.where(
+        within(window, positions(tokens)[..., None] - first, keys - first), keys, NONE
+    )
 
 
 def _listed(columns: Bool[Tensor, "batch head key"]) -> Int[Tensor, "batch head m"]:

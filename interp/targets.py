@@ -49,6 +49,34 @@ def positions(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
     return repeat(torch.arange(length, device=tokens.device), "pos -> batch pos", batch=batch)
 
 
+class Blocks(int):
+    """As a layer's window: the row falls into blocks of so many tokens, counted from its first.
+
+    A query sees no key outside its own block (Llama 4), so that how many it sees depends on where
+    it is, where another window slides along with it.
+    """
+
+
+def within(window: int, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """Whether a window lets a query see a key, whichever of them is first.
+
+    Args:
+        window: How far it reaches, the query included; or `Blocks`.
+        query: Places, counted from the row's first token.
+        key: The same, of a shape that fits that of `query`.
+
+    Example:
+        >>> key = torch.arange(6)
+        >>> within(3, torch.tensor(3), key).int().tolist()
+        [0, 1, 1, 1, 1, 1]
+        >>> within(Blocks(3), torch.tensor(3), key).int().tolist()
+        [0, 0, 0, 1, 1, 1]
+    """
+    if isinstance(window, Blocks):
+        return query // int(window) == key // int(window)
+    return (query - key).abs() < window
+
+
 def sink(
     tokens: Int[Tensor, "batch pos"], special: Collection[int] = ()
 ) -> Int[Tensor, "batch query 1"]:

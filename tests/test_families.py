@@ -30,6 +30,7 @@ from interp.hooks import attention_layers, run
 from interp.labels import FORCED_WINDOW
 from interp.scores import Thresholds
 from interp.stream import stream, streams
+from interp.targets import Blocks
 
 FAMILIES = {
     "gpt2": "GPT-2",
@@ -450,3 +451,25 @@ def test_latent_attention_has_patterns_and_no_weights_by_head():
     assert seen[0].v.shape[-1] == 6
     with pytest.raises(interp.InputError, match="latent attention"):
         composition_scores(model)
+
+
+def test_heads_that_are_even_within_their_block_score_chance_and_are_local_by_architecture():
+    inner = tiny("llama4", attention_chunk_size=3)
+    with torch.no_grad():
+        inner.model.layers[0].self_attn.q_proj.weight.zero_()
+    model = interp.load_model(inner)
+    assert model.windows == (Blocks(3), None)
+    assert isinstance(model.windows[0], Blocks)
+    found = interp.attention_patterns(model, [1, *range(5, 40), *range(5, 30)])
+    verdicts = interp.classify_heads(found)
+    for verdict in verdicts[:4]:
+        assert (verdict.label, verdict.window) == (FORCED_WINDOW, 3)
+        assert verdict.scores == pytest.approx(verdict.chance, abs=1e-5)
+    assert {verdict.window for verdict in verdicts[4:]} == {None}
+    assert verdicts[0].chance["current_token"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3, abs=0.01)
+    scan = interp.scan_heads(model, rows=2, quick=True).frame[:4]
+    assert set(scan["label"]) == {FORCED_WINDOW}
+    for kind in ("previous_token", "current_token", "local_window"):
+        assert list(scan[kind]) == pytest.approx(list(scan[f"{kind}_chance"]), abs=1e-5)
+    with pytest.raises(interp.InputError, match="keep to the layer's window"):
+        interp.classify_heads(found, windows=[Blocks(2), None])

@@ -10,7 +10,7 @@ from torch import Tensor
 from interp.mass import FromPattern, Tally, attention_mass, visible_keys
 from interp.scores import Thresholds
 from interp.sinks import halves, sink_columns, spaced
-from interp.targets import NONE, TARGETS
+from interp.targets import NONE, TARGETS, Blocks, first_token
 
 EXACT = {"rtol": 0, "atol": 0}
 # A sum of at most 100 float32 numbers in [0, 1] is off by less than 100 * 2**-24.
@@ -30,7 +30,12 @@ def uniform_pattern(tokens: Tensor, window: int | None = None) -> Tensor:
     real = tokens != NONE
     length = tokens.shape[1]
     seen = torch.ones(length, length, dtype=torch.bool).tril() & real[:, None, :]
-    if window is not None:
+    if isinstance(window, Blocks):
+        block = (torch.arange(length) - first_token(tokens)[:, None]).div(
+            window, rounding_mode="floor"
+        )
+        seen &= block[:, :, None] == block[:, None]
+    elif window is not None:
         seen &= torch.ones(length, length, dtype=torch.bool).triu(1 - window)
     seen = (seen & real[:, :, None]).float()
     return (seen / seen.sum(-1, keepdim=True).clamp(min=1))[:, None]
@@ -84,7 +89,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("window", [None, 30, 9, 2])
+@pytest.mark.parametrize("window", [None, 30, 9, 2, Blocks(7)])
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
 def test_even_attention_scores_exactly_its_chance_on_every_kind(rows, window):
     tokens = torch.tensor(rows)
@@ -129,14 +134,16 @@ def test_scoring_never_writes_to_its_inputs():
         assert torch.equal(tensor, copy)
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 50])
+@pytest.mark.parametrize("window", [None, 1, 3, 50, Blocks(2)])
 def test_visible_keys_count_the_real_tokens_up_to_the_query(window):
     tokens = torch.tensor([[NONE, NONE, 7, 8, 9, 7, NONE], [7, 8, 9, 7, 8, 9, 7]])
     limit = window or 50
     for row, counts in zip(tokens.tolist(), visible_keys(tokens, window).tolist(), strict=True):
         for q, count in enumerate(counts):
             if row[q] != NONE:
-                assert count == min(limit, sum(token != NONE for token in row[: q + 1]))
+                so_far = sum(token != NONE for token in row[: q + 1])
+                of_blocks = isinstance(window, Blocks)
+                assert count == ((so_far - 1) % limit + 1 if of_blocks else min(limit, so_far))
             assert count >= 1
 
 

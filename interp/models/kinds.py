@@ -9,6 +9,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor as alibi
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor as alibi_of_mpt
 
 from interp.errors import InputError
+from interp.targets import Blocks
 
 LOG = logging.getLogger("interp")
 
@@ -36,8 +37,8 @@ def windows(config: Any, n_layers: int, *, causal: bool = True) -> tuple[int | N
     """How far back each layer may look at most, the query included; None: no limit.
 
     A width of None or 0 is no limit; of a model that is not causal it is how far a query sees
-    either way, itself not counted, and 0 is a window of itself alone. A layer that attends within
-    blocks of fixed places looks back no farther than a block is long.
+    either way, itself not counted, and 0 is a window of itself alone. That of a layer
+    that attends within blocks of fixed places is their length, as `interp.targets.Blocks`.
     """
     width, listed = _width(config), _listed(config, n_layers)
     if not causal and width is not None:
@@ -45,7 +46,8 @@ def windows(config: Any, n_layers: int, *, causal: bool = True) -> tuple[int | N
     if not listed:
         return (width or None,) * n_layers
     chunk = getattr(config, "attention_chunk_size", None)
-    widths: dict[str, int | None] = {_CHUNKED: chunk, **dict.fromkeys(_LOCAL, width or None)}
+    widths: dict[str, int | None] = dict.fromkeys(_LOCAL, width or None)
+    widths |= {_CHUNKED: Blocks(chunk) if chunk else None}
     return tuple(widths.get(name) for name in listed)
 
 
@@ -121,7 +123,7 @@ def kinds(
         if layer not in attending:
             own = listed[layer].replace("_", " ")
             return "none" if own == "full attention" else f"none ({own})"
-        if listed[layer] == _CHUNKED:
+        if isinstance(widths[layer], Blocks):
             base = f"chunked {widths[layer]}"
         elif widths[layer] is not None:
             base = f"window {widths[layer]}"
