@@ -105,6 +105,15 @@ ROWS = {
         "input_ids": torch.tensor([[2, 5, 6], [7, 8, 9]]),
         "attention_mask": torch.tensor([[False, True, True], [True, True, True]]),
     },
+    "the positions that they are run at": {
+        "input_ids": torch.tensor([[2, 5, 6], [7, 8, 9]]),
+        "attention_mask": torch.tensor([[0, 1, 1], [1, 1, 1]]),
+        "position_ids": torch.tensor([[1, 0, 1], [0, 1, 2]]),
+    },
+    "positions for all rows": {
+        "input_ids": [[5, 6, -1], [7, 8, 9]],
+        "position_ids": torch.arange(3),
+    },
     "rows without padding": {
         "input_ids": [[5, 6], [7, 8, 9]],
         "attention_mask": [[1, 1], [1, 1, 1]],
@@ -117,6 +126,8 @@ ROWS = {
 def test_every_way_to_write_the_rows_gives_the_same_tokens(rows):
     assert interp.load_model(tiny("gpt2")).to_tokens(ROWS[rows]).tolist() == [[5, 6, -1], [7, 8, 9]]
 
+
+POSITIONS = r"position_ids must be 0, 1, \.\.\. without padding, as tokens are run, got others"
 
 REFUSED = {
     "a hole": (
@@ -150,6 +161,22 @@ REFUSED = {
     "segments": (
         {"input_ids": [[5, 6]], "token_type_ids": [[0, 1]]},
         "token_type_ids must be 0, got others: segments are not run",
+    ),
+    "other positions": (
+        {"input_ids": [[5, 6]], "position_ids": [[3, 4]]},
+        POSITIONS,
+    ),
+    "positions that count padding": (
+        {"input_ids": [[2, 5]], "attention_mask": [[0, 1]], "position_ids": torch.arange(2)},
+        POSITIONS,
+    ),
+    "positions of another number": (
+        {"input_ids": [[5, 6], [7, 8]], "position_ids": [[0, 1], [0]]},
+        POSITIONS,
+    ),
+    "positions along three axes": (
+        {"input_ids": [[5, 6]], "position_ids": torch.arange(2).expand(3, 1, 2)},
+        POSITIONS,
     ),
     "no ids": ({"inputs_embeds": []}, "inputs must hold input_ids, got inputs_embeds"),
 }
@@ -246,7 +273,9 @@ def test_statistics_of_a_padded_row_are_those_of_the_row_alone():
                 assert torch.equal(ours.queries, theirs.queries)
 
 
-@pytest.mark.parametrize("name", ["pixel_values", "input_features", "foo"])
+@pytest.mark.parametrize(
+    "name", ["pixel_values", "inputs_embeds", "past_key_values", "head_mask", "foo"]
+)
 def test_what_is_no_text_is_refused_and_not_left_out(name):
     model = interp.load_model(tiny("llama"))
     with pytest.raises(interp.InputError, match=f"token ids alone, got {name}"):

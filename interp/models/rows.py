@@ -43,8 +43,9 @@ def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
     The mask decides, never the id: the padding's id is often that of BOS or EOS.
 
     Raises:
-        InputError: If there are no ids, the mask is not 0 or 1 for each of them, or there are
-            segments, which are read by `segments_of` alone.
+        InputError: If there are no ids, the mask is not 0 or 1 for each of them, they are to be
+            run at other positions than these rows are, there are segments, which are read by
+            `segments_of` alone, or something else that is not run.
     """
     if "input_ids" not in encoding:
         raise InputError(f"inputs must hold input_ids, got {', '.join(map(str, encoding))}")
@@ -53,8 +54,13 @@ def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
     rows = rows_of_ids(encoding["input_ids"])
     if any(map(any, _lists(encoding.get("token_type_ids", [])) or [])):
         raise InputError("token_type_ids must be 0, got others: segments are not run")
-    if encoding.get("attention_mask") is None:
-        return rows
+    if encoding.get("attention_mask") is not None:
+        rows = _masked(rows, encoding)
+    _refuse_other_positions(encoding.get("position_ids"), rows)
+    return rows
+
+
+def _masked(rows: list[list[int]], encoding: Mapping[str, Any]) -> list[list[int]]:
     mask = _lists(encoding["attention_mask"]) or []
     if list(map(len, mask)) != list(map(len, rows)):
         raise InputError(
@@ -69,6 +75,19 @@ def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
             "attention_mask must be 0 where input_ids are no ids, got 1 at an id of -1"
         )
     return [[i if real else NONE for i, real in row] for row in pairs]
+
+
+def _refuse_other_positions(positions: Any, rows: list[list[int]]) -> None:
+    """Refuse positions other than those that the tokens are run at, `0, 1, ...` without padding."""
+    if positions is None:
+        return
+    given = _lists(positions) or []
+    given = given * len(rows) if len(given) == 1 else given
+    own = [[place for place, i in zip(at, row) if i != NONE] for at, row in zip(given, rows)]
+    if list(map(len, given)) != list(map(len, rows)) or any(at != [*range(len(at))] for at in own):
+        raise InputError(
+            "position_ids must be 0, 1, ... without padding, as tokens are run, got others"
+        )
 
 
 def segments_of(encoding: Mapping[str, Any]) -> Int[Tensor, "batch pos"] | None:
