@@ -58,6 +58,7 @@ class Readout:
         self.norm = Norm(model.plain.get_submodule(path), weight[0])
         W_U = weight.float()
         self.W_U: Float[Tensor, "vocab d_model"] = W_U - W_U.mean(0)
+        self.close = 1e-3 if model.dtype_name == "float32" else 5e-2
 
     def check(self) -> None:
         """Make sure on a few tokens that heads reach the logits as is assumed here.
@@ -67,17 +68,7 @@ class Readout:
                 what it puts out.
         """
         tokens = self.model.vocabulary[:8][None]
-        answers = tokens.roll(-1, dims=1)
-        with torch.no_grad(), evaluating(self.model.plain):
-            logits = self.model.plain(tokens.to(self.model.device)).logits.float()
-        logits = (logits - logits.mean(-1, keepdim=True)).cpu()
-        parts = logit_parts(self.model, tokens, answers, readout=self)
-        total = parts["heads"].sum((0, 2)) + parts["attention_bias"].sum(0) + parts["mlp"].sum(0)
-        total = (total + parts["embedding"] + parts["constant"]).cpu()
-        true = logits.gather(-1, answers[..., None])[..., 0]
-        close = 1e-3 if self.model.dtype_name == "float32" else 5e-2
-        if not (total - true).abs().max() <= close * logits.abs().max():
-            raise InputError("the parts of the residual stream do not sum to the logits")
+        logit_parts(self.model, tokens, tokens.roll(-1, dims=1), readout=self)
 
         keys = torch.arange(tokens.shape[1]).expand(1, tokens.shape[1], -1).to(self.model.device)
         found: dict[int, Tensor] = {}
@@ -85,7 +76,7 @@ class Readout:
         seen = run_with(self.model, tokens, [f"blocks.{i}.attn.hook_z" for i in found])
         for z, out in zip(seen.values(), found.values(), strict=True):
             out = rearrange(out, "b h q d -> b q (h d)")
-            if not (z.float().flatten(2) - out).abs().max() <= close * z.abs().max():
+            if not (z.float().flatten(2) - out).abs().max() <= self.close * z.abs().max():
                 raise InputError("what a head brings is changed before it is put out")
 
     @contextmanager
@@ -212,7 +203,7 @@ def logit_parts(
     parts = ("hook_mlp_out", "attn.hook_z")
     names = ["blocks.0.hook_resid_pre", *(f"blocks.{i}.{part}" for i in layers for part in parts)]
     with readout.watching() as scales, torch.no_grad(), evaluating(model.plain):
-        model.plain(tokens.to(model.device))
+        logits = model.plain(tokens.to(model.device)).logits.float()
     scale = scales[0]
     seen = run_with(model, tokens, names)
 
@@ -231,10 +222,17 @@ def logit_parts(
     )
     constant = readout.W_U[answers] @ readout.norm.bias
     b_U = getattr(model.plain.get_output_embeddings(), "bias", None)
-    return {
+    found = {
         "heads": heads,
         "attention_bias": attention_bias,
         "mlp": torch.stack([effect(seen[f"blocks.{layer}.hook_mlp_out"]) for layer in layers]),
         "embedding": effect(seen["blocks.0.hook_resid_pre"]),
         "constant": constant if b_U is None else constant + b_U[answers] - b_U.mean(),
     }
+    total = found["heads"].sum((0, 2)) + found["attention_bias"].sum(0) + found["mlp"].sum(0)
+    total = total + found["embedding"] + found["constant"]
+    logits = logits - logits.mean(-1, keepdim=True)
+    own = logits.gather(-1, answers[..., None].to(logits.device))[..., 0]
+    if not (total - own).abs().max() <= readout.close * logits.abs().max():
+        raise InputError("the parts of the residual stream do not sum to the logits")
+    return found

@@ -124,6 +124,9 @@ def test_a_readout_that_is_no_plain_sum_is_left_out(family, changes, why):
     model = interp.load_model(scaled(transformers.AutoModelForCausalLM.from_config(config)))
     left_out = interp.scan_heads(model, rows=2).made_by["left_out"]
     assert why in left_out.get("induction_logit_effect", "nothing is left out")
+    tokens = torch.tensor([[1, 5, 6, 7]])
+    with pytest.raises(interp.InputError, match=why):
+        logit_parts(model, tokens, tokens)
 
 
 @pytest.mark.parametrize("part", ["o_proj", "v_proj", "lm_head"])
