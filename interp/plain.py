@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, told
 from interp.finite import refuse_not_finite
 from interp.memory import refuse_beyond
 from interp.models import Model, cheap_forward, evaluating
@@ -91,26 +91,37 @@ def _returned(model: Model, inputs: dict[str, Tensor], stack: Stack | None) -> L
         try:
             returned = own(**given, output_attentions=True, **cheap_forward(own))
             found = getattr(returned, name, None)
-        except (TypeError, AttributeError) as error:
-            # Whisper and its like listen where others read.
+        except Exception as error:
+            # Whisper listens where others read, X-MOD wants a language, some want more tokens.
             raise InputError(
-                f"model must read token ids, got {model.name}, a {type(model.inner).__name__}:"
-                f" {' '.join(str(error).split())[:120]}"
+                f"{model.name}, a {type(model.inner).__name__}, could not be run on these token"
+                f" ids: {told(error)}"
             ) from error
     read = inputs["input_ids"]
     queries = inputs.get("decoder_input_ids", read)
     keys = queries if stack == "decoder" else read
     shape = (len(read), queries.shape[1], keys.shape[1])
-    if not found or any(a is None or (len(a), *a.shape[-2:]) != shape for a in found):
+    if not found or any(not torch.is_tensor(a) or _all_but_heads(a) != shape for a in found):
         raise InputError(
             f"model must return the attention of every query to every key, got {model.name}, a"
             f" {type(model.inner).__name__}, which does not"
+        )
+    heads = sorted({attention.shape[1] for attention in found})
+    if len(heads) > 1 or len(found) != model.layers_of(stack):
+        raise InputError(
+            f"model must return as many heads from each of {model.layers_of(stack)} layers, got"
+            f" {model.name}, a {type(model.inner).__name__}, with {len(found)} of"
+            f" {' or '.join(map(str, heads))}"
         )
     patterns = tuple(attention.float() for attention in found)
     for layer, pattern in enumerate(patterns):
         refuse_not_finite(pattern, layer, model.dtype_name)
         _refuse_no_shares(model, layer, pattern, causal=stack == "decoder")
     return patterns
+
+
+def _all_but_heads(attention: Tensor) -> tuple[int, ...]:
+    return (len(attention), *attention.shape[-2:])
 
 
 def _refuse_no_shares(

@@ -118,8 +118,8 @@ def scan_heads(
     model = load_model(model)
     if model.direction == "encoder-decoder":
         raise InputError(
-            f"model must have one stack, got {model.name}, an encoder-decoder: load its encoder"
-            " alone (such as T5EncoderModel), or read attention_patterns of a stack"
+            f"model must have one stack, got {model.name}, an encoder-decoder: give its encoder"
+            " alone (its get_encoder()), or read attention_patterns of a stack"
         )
     causal = model.direction == "causal"
     if definitions and not causal:

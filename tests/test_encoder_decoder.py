@@ -217,7 +217,7 @@ def test_each_stacks_own_attention_is_judged_by_its_direction(t5):
 
 def test_a_scan_wants_one_stack_and_takes_an_encoder_alone(tmp_path):
     own = random_model()
-    with pytest.raises(interp.InputError, match="an encoder-decoder: load its encoder alone"):
+    with pytest.raises(interp.InputError, match="an encoder-decoder: give its encoder alone"):
         interp.scan_heads(own)
     own.save_pretrained(tmp_path)
     alone = transformers.T5EncoderModel.from_pretrained(tmp_path)

@@ -5,12 +5,13 @@ import inspect
 import pytest
 import torch
 import transformers
+from families import remade
+from tiny_models import GROUPED, MIXED, SIZES, SMALL, scaled, tiny
 
 import interp
 from interp.errors import quoted, told
 from interp.models import load_model
 from interp.models.load import check_there
-from tests.tiny_models import GROUPED, SIZES, SMALL, tiny
 
 IDS = torch.arange(3, 17)[None]
 
@@ -156,3 +157,107 @@ def test_what_a_library_raised_is_told_in_one_line_with_its_kind():
     assert told(AssertionError()) == "AssertionError"
     assert told(ValueError("two\nlines \x1b[31m")) == "ValueError: two lines \\x1b[31m"
     assert len(told(ValueError("x" * 9999))) < 220
+
+
+def laguna() -> transformers.PreTrainedModel:
+    settings = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = transformers.LagunaConfig(
+        **SIZES,
+        **ENDS,
+        **GROUPED,
+        **settings,
+        shared_expert_intermediate_size=32,
+        num_attention_heads_per_layer=[4, 2],
+    )
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("method", ["stream", "hooks"])
+def test_a_model_with_fewer_heads_in_a_layer_is_refused_before_there_is_a_table(method):
+    model = load_model(laguna())
+    words = "must have its 4 heads in every layer, got LagunaForCausalLM, which has 2 in layer 1"
+    with pytest.raises(interp.InputError, match=words):
+        interp.attention_patterns(model, IDS)
+    with pytest.raises(interp.InputError, match=words):
+        interp.scan_heads(model, rows=1, length=16, quick=True, method=method)
+
+
+def test_an_encoder_with_fewer_heads_than_its_settings_tell_is_read_but_not_scanned():
+    config = transformers.ConvBertConfig(**FURTHER, embedding_size=32)
+    model = load_model(transformers.ConvBertForMaskedLM(config))
+    assert interp.attention_patterns(model, IDS).shape == (2, 1, 2, 14, 14)
+    with pytest.raises(interp.InputError, match="4 heads in every layer, got ConvBertForMaskedLM"):
+        interp.scan_heads(model, rows=1, length=16, quick=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "words"),
+    [
+        (
+            "Xmod",
+            {},
+            "XmodForMaskedLM, could not be run on these token ids: ValueError: Input lang",
+        ),
+        (
+            "Nystromformer",
+            {"num_landmarks": 8, "segment_means_seq_len": 64},
+            "could not be run on these token ids: RuntimeError: shape",
+        ),
+    ],
+)
+def test_whatever_a_model_raises_when_it_is_run_is_one_line(name, more, words):
+    config = getattr(transformers, f"{name}Config")(**FURTHER, **more)
+    model = load_model(getattr(transformers, f"{name}ForMaskedLM")(config))
+    with pytest.raises(interp.InputError, match=words):
+        interp.attention_patterns(model, IDS)
+
+
+def test_what_is_no_tensor_among_the_attention_of_a_model_is_refused():
+    config = transformers.PegasusXConfig(
+        **{name: value for name, value in BART.items() if name not in ENDS}, num_global_tokens=4
+    )
+    model = transformers.PegasusXForConditionalGeneration(config)
+    with pytest.raises(interp.InputError, match="every query to every key, got PegasusX"):
+        interp.attention_patterns(model, IDS, stack="encoder")
+
+
+def test_layers_that_share_keys_and_values_are_read_for_the_whole_prompt():
+    config = transformers.Gemma4TextConfig(
+        **SIZES,
+        **ENDS,
+        **{**GROUPED, "num_hidden_layers": 4},
+        num_kv_shared_layers=1,
+        global_head_dim=8,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=200,
+        sliding_window=4,
+        layer_types=MIXED * 2,
+    )
+    model = scaled(transformers.AutoModelForCausalLM.from_config(config))
+    with torch.no_grad():
+        own = torch.stack(remade(model)(IDS, output_attentions=True).attentions)
+    opened = load_model(model)
+    assert torch.allclose(interp.attention_patterns(opened, IDS), own, atol=1e-5)
+    scan = interp.scan_heads(opened, rows=1, length=16, quick=True)
+    assert (len(scan.to_frame()), scan.made_by["method"]) == (16, "stream")
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        IDS.to("meta"),
+        IDS.to_sparse(),
+        torch.nested.nested_tensor([IDS[0], IDS[0, :2]], layout=torch.jagged),
+        [IDS[0].to("meta")],
+        {"input_ids": IDS, "attention_mask": torch.ones_like(IDS).to_sparse()},
+    ],
+    ids=["meta", "sparse", "nested", "rows on meta", "sparse mask"],
+)
+def test_ids_that_cannot_be_listed_are_refused(ids):
+    with pytest.raises(interp.InputError, match="must be ids in a plain tensor, which can be list"):
+        interp.attention_patterns(tiny("gpt2"), ids)
+
+
+def test_an_encoding_without_ids_is_refused():
+    with pytest.raises(interp.InputError, match=r"must hold input_ids, got \[\]"):
+        interp.attention_patterns(tiny("gpt2"), {})

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from interp.errors import InputError, whole
+from interp.errors import InputError, quoted, told, whole
 from interp.targets import NONE
 
 
@@ -48,9 +48,9 @@ def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
             `segments_of` alone, or something else that is not run.
     """
     if "input_ids" not in encoding:
-        raise InputError(f"inputs must hold input_ids, got {', '.join(map(str, encoding))}")
+        raise InputError(f"inputs must hold input_ids, got {quoted(list(encoding))}")
     if others := [str(name) for name in encoding if name not in _OF_TEXT]:
-        raise InputError(f"inputs must be token ids alone, got {others[0]}, which is not run")
+        raise InputError(f"inputs must be token ids alone, got {others[0][:80]}, which is not run")
     rows = rows_of_ids(encoding["input_ids"])
     if any(map(any, _lists(encoding.get("token_type_ids", [])) or [])):
         raise InputError("token_type_ids must be 0, got others: segments are not run")
@@ -68,7 +68,7 @@ def _masked(rows: list[list[int]], encoding: Mapping[str, Any]) -> list[list[int
             f" got rows of {list(map(len, mask))} for {list(map(len, rows))}"
         )
     if odd := [flag for row in mask for flag in row if flag not in (0, 1)]:
-        raise InputError(f"attention_mask must be 0 or 1, got {odd[0]}")
+        raise InputError(f"attention_mask must be 0 or 1, got {quoted(odd[0])}")
     pairs = [list(zip(*both, strict=True)) for both in zip(rows, mask, strict=True)]
     if any(real and i < 0 for row in pairs for i, real in row):
         raise InputError(
@@ -121,6 +121,18 @@ def without_padding(row: list[int], index: int) -> list[int]:
     return tokens
 
 
+def to_run(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
+    """The ids to run for rows padded on the right: padding is run as the first token of its row.
+
+    So no id is run that no row has, whatever the model would make of it.
+
+    Example:
+        >>> to_run(torch.tensor([[5, 6], [7, -1]])).tolist()
+        [[5, 6], [7, 7]]
+    """
+    return torch.where(tokens == NONE, tokens[:, :1], tokens)
+
+
 def rows_by_length(
     *texts: Int[Tensor, "batch _"] | None,
 ) -> dict[tuple[int, ...], list[int]]:
@@ -144,11 +156,26 @@ def rows_by_length(
 
 
 def _lists(values: Any) -> list[list[Any]] | None:
-    """Rows as lists, one row if `values` is flat; None if it is no such thing."""
-    rows = values.tolist() if hasattr(values, "tolist") else values
+    """Rows as lists, one row if `values` is flat; None if it is no such thing.
+
+    Raises:
+        InputError: If it is a tensor without numbers at hand: sparse, nested, or on no device.
+    """
+    rows = _listed(values)
     if not isinstance(rows, list | tuple):
         return None
-    rows = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+    rows = [_listed(row) for row in rows]
     if rows and isinstance(rows[0], list | tuple):
         return [list(row) if isinstance(row, list | tuple) else [row] for row in rows]
     return [rows] if rows else []
+
+
+def _listed(values: Any) -> Any:
+    """A tensor or an array as a list, and anything else as it is."""
+    try:
+        return values.tolist() if hasattr(values, "tolist") else values
+    except Exception as error:
+        raise InputError(
+            "inputs must be ids in a plain tensor, which can be listed, got a"
+            f" {type(values).__name__}: {told(error)}"
+        ) from error

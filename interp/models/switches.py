@@ -36,11 +36,9 @@ def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator
 def cheap_forward(model: Any) -> dict[str, Any]:
     """Options that spare the logits and the key-value cache, where the model has them."""
     known = inspect.signature(type(model).forward).parameters
-    return {
-        name: value
-        for name, value in (("logits_to_keep", 1), ("use_cache", False))
-        if name in known
-    }
+    # Which logits, not how many: told how many, Gemma 4 runs its last layers on no more tokens.
+    options = {"logits_to_keep": torch.tensor([-1]), "use_cache": False}
+    return {name: value for name, value in options.items() if name in known}
 
 
 @contextmanager
