@@ -135,7 +135,7 @@ def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
 
     Raises:
         InputError: If they are not whole numbers from -1 (padding) up, in that shape; True and
-            False are none.
+            False are none; or a row is padding alone.
     """
     if isinstance(tokens, list | tuple):
         for one in _singly(tokens):  # There torch would take True for 1.
@@ -153,7 +153,11 @@ def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
     ids = ids.long()
     if ids.min() < NONE:
         raise InputError(f"tokens must be ids, or -1 for padding, got {ids.min().item()}")
-    ends = torch.nn.functional.pad((ids != NONE).long(), (1, 1))
+    real = (ids != NONE).reshape(-1, ids.shape[-1])
+    if not real.any(-1).all():
+        row = int(real.any(-1).int().argmin())
+        raise InputError(f"tokens must be more than padding in each row, got none in row {row}")
+    ends = torch.nn.functional.pad(real.long(), (1, 1))
     if (ends.diff(dim=-1).abs().sum(-1) > 2).any():
         raise InputError("padding (-1) must be at the ends of a row, got it in the middle")
     return ids.reshape(-1, ids.shape[-1])

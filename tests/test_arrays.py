@@ -593,6 +593,8 @@ NO_IDS = {
     "numpy's truth": ([np.True_, 1], "each of tokens must be a whole number, got True"),
     "torch's truth": ([torch.tensor(1), torch.tensor(True)], "a whole number, got True"),
     "too large": ([2**70], "each of tokens must be from -1 to"),
+    "padding alone": ([-1] * 4, "tokens must be more than padding in each row, got none in row 0"),
+    "a row of padding": ([[1] * 4, [-1] * 4], "more than padding in each row, got none in row 1"),
     "a set": ({1, 2}, r"\[batch, pos\] token ids, got \{1, 2\}"),
 }
 
