@@ -20,7 +20,7 @@ from interp.finite import refuse_not_finite
 from interp.memory import refuse_beyond
 from interp.models import Model, cheap_forward, evaluating, load_model
 from interp.models.layers import attention_layers, check_heads
-from interp.models.rows import rows_by_length
+from interp.models.rows import rows_by_length, to_run
 from interp.patterns import AttentionPatterns
 from interp.plain import attention_of, plain_patterns
 from interp.targets import NONE
@@ -178,25 +178,50 @@ def _compare(model: Model) -> None:
     """Warn, once for a model, if TransformerLens does not run it as it is.
 
     It rebuilds what it hooks, by rules for each architecture and release: on a few tokens its
-    logits are held against the model's own. Numbers that are not finite are refused where they
-    first arise.
+    patterns and logits are held against the model's own. Numbers that are not finite are refused
+    where they first arise.
     """
     if model.plain is None or model in _COMPARED:
         return
     ids = model.vocabulary[: min(8, model.n_ctx)][None].to(model.device)
-    seen = _forward(model, ids, [], returns="logits").float()
+    seen: list[Tensor] = []
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in attention_layers(model, None)]
+    hooks = [(name, lambda pattern, hook: seen.append(pattern.float())) for name in names]
+    logits = _forward(model, ids, hooks, returns="logits")[:, -1].float()
     with torch.no_grad(), evaluating(model.plain):
-        own = model.plain(ids).logits.float()
-    off = (seen[:, -1] - own[:, -1]).abs().max() / own.abs().max()
-    if off.isfinite() and off >= (1e-3 if model.dtype_name == "float32" else 5e-2):
+        own = model.plain(ids, output_attentions=True)
+    theirs = own.logits.float()
+    by_logits = (logits - theirs[:, -1]).abs().max() / theirs.abs().max()
+    by_pattern = _farthest(seen, [p.float() for p in own.attentions or () if p is not None])
+    exact = model.dtype_name == "float32"
+    if by_pattern >= (1e-4 if exact else 5e-2) or (
+        by_logits.isfinite() and by_logits >= (1e-3 if exact else 5e-2)
+    ):
         LOG.warning(
-            "%s, a %s, comes out otherwise under TransformerLens' hooks: its logits by %.1f %%."
-            " Its scores are very large, or patterns by hooks are not its own",
+            "%s, a %s, comes out otherwise under TransformerLens' hooks: its attention by up to"
+            " %.2g, its logits by %.1f %%. Its scores are very large, or patterns by hooks are not"
+            " its own",
             model.name,
             type(model.inner).__name__,
-            100 * off,
+            by_pattern,
+            100 * by_logits,
         )
     _COMPARED.add(model)
+
+
+def _farthest(seen: list[Tensor], own: list[Tensor]) -> float:
+    """The largest difference of a pattern, of those that can be compared.
+
+    Some models (Falcon) return scores where others return patterns.
+    """
+    if len(seen) != len(own):
+        return 0.0
+    off = [
+        (a - b).abs().max().item()
+        for a, b in zip(seen, own, strict=True)
+        if a.shape == b.shape and b.min() >= 0 and b.sum(-1).max() < 1.01
+    ]
+    return max((each for each in off if math.isfinite(each)), default=0.0)
 
 
 def _refuse_without(model: Model, absent: list[str]) -> None:
@@ -225,7 +250,7 @@ def _forward(
 
     watched = [(name, noting(look)) for name, look in hooks]
     with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=watched):
-        ids = tokens.clamp(min=0).to(model.device)
+        ids = to_run(tokens).to(model.device)
         try:
             return model.bridge(ids, return_type=returns, **cheap_forward(model.inner))
         except Exception as error:

@@ -19,12 +19,13 @@ def own_attention(model, ids) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_hooks_give_what_the_model_itself_gives(family):
+def test_hooks_give_what_the_model_itself_gives(family, caplog):
     ids = torch.randint(3, 200, (2, 24), generator=torch.Generator().manual_seed(0))
     patterns = interp.attention_patterns(tiny(family), ids)
     assert patterns.shape == (2, 2, 4, 24, 24)
     # The same float32 sums in another order.
     assert torch.allclose(patterns, own_attention(tiny(family), ids), atol=5e-6)
+    assert not caplog.text
     # A weak oracle otherwise: near-uniform attention looks alike whatever is wrong.
     assert patterns[..., -1, :].amax() > 0.25
 
@@ -281,3 +282,24 @@ def test_a_model_that_runs_otherwise_under_hooks_is_warned_of_once(caplog):
     for _ in range(2):
         interp.attention_patterns(model, [[1, 5, 6]])
     assert caplog.text.count("comes out otherwise under TransformerLens' hooks") == 1
+
+
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [("gpt2", {"scale_attn_weights": False}), ("gemma3", {"attn_logit_softcapping": 2.0})],
+)
+def test_patterns_that_are_not_the_models_own_are_told_of_however_near_its_logits(
+    family, setting, caplog
+):
+    config = CONFIGS[family]()
+    for name, value in setting.items():
+        setattr(config, name, value)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        own = transformers.AutoModelForCausalLM.from_config(config)  # Small scores, as made.
+    patterns = interp.attention_patterns(own, torch.arange(10, 18))
+    own.eval().set_attn_implementation("eager")
+    with torch.no_grad():
+        told = own(torch.arange(10, 18)[None], output_attentions=True).attentions
+    assert 1e-4 < (patterns - torch.stack(told)).abs().max() < 0.05
+    assert "under TransformerLens' hooks: its attention by up to 0.0" in caplog.text
