@@ -20,7 +20,8 @@ from interp.errors import InputError
 from interp.finite import refuse_not_finite
 from interp.mass import LARGE, WITHOUT_FLOAT64, FromQK, score_bound
 from interp.models import STREAM, Model, attend_with, cheap_forward, holding
-from interp.models.layers import attention_layers
+from interp.models.layers import attention_layers, check_heads
+from interp.models.rows import to_run
 from interp.targets import NONE
 from interp.tiles import tiled_attention
 
@@ -52,7 +53,7 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
 
     attending = attend_with(model.plain, STREAM, _attend)
     with holding(_VISIT, look), attending, torch.no_grad():
-        ids = tokens.clamp(min=0).to(model.device)
+        ids = to_run(tokens).to(model.device)
         model.plain(ids, **cheap_forward(model.plain))
 
 

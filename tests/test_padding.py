@@ -280,3 +280,16 @@ def test_what_is_no_text_is_refused_and_not_left_out(name):
     model = interp.load_model(tiny("llama"))
     with pytest.raises(interp.InputError, match=f"token ids alone, got {name}"):
         model.to_tokens({"input_ids": [[1, 5]], name: [[0.0]]})
+
+
+def test_padding_is_run_as_no_token_that_is_in_no_row():
+    inner = tiny("llama")
+    with torch.no_grad():
+        inner.model.embed_tokens.weight[0] = float("nan")
+    model = interp.load_model(inner)
+    ids = torch.tensor([[5, 6, -1, -1], [5, 6, 7, 8]])
+    found = interp.attention_patterns(model, ids)
+    assert torch.allclose(found[:, 0, :, :2, :2], found[:, 1, :, :2, :2], atol=1e-6)
+    seen = []
+    stream(model, ids, lambda layer, attention: seen.append(layer))
+    assert seen == [0, 1]
