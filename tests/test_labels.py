@@ -767,7 +767,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "empty tokens": (GOOD, torch.empty(0, dtype=torch.long), "at least one token, got shape"),
     "tokens as floats": (GOOD, TWO_ROWS.float(), "tokens must be whole numbers, got torch.float32"),
     "tokens as truths": (GOOD, TWO_ROWS > 0, "tokens must be whole numbers, got torch.bool"),
-    "tokens as text": (GOOD, ["a", "b"], "tokens must be .* token ids"),
+    "tokens as text": (GOOD, ["a", "b"], "each of tokens must be a whole number, got 'a'"),
     "ragged tokens": (GOOD, [[1, 2], [3]], "tokens must be .* token ids"),
     "tokens with three axes": (GOOD, TWO_ROWS[None], r"got shape \(1, 2, 25\)"),
     "an id below the padding": (GOOD, TWO_ROWS - 5, "or -1 for padding, got -5"),
