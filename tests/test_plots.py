@@ -259,9 +259,21 @@ def test_kinds_without_heads_are_one_line_and_no_panels():
     assert f"No head carries the label: {without}." in words(figure)
 
 
+def test_where_no_head_carries_a_label_the_first_ones_are_drawn_as_they_are():
+    patterns = patterns_of([["uniform"] * 3] * 2)
+    figure = pattern_page(scan_of(patterns), patterns, top=4)
+    assert [axes.get_title() for axes in panels(figure)] == ["L0H0", "L0H1", "L0H2", "L1H0"]
+    assert (panels(figure)[0].images[0].get_array().filled(0) == patterns[0, 0, 0].numpy()).all()
+    assert "4 of 6 shown" in words(figure)
+    assert "targets of the kind" not in words(figure)
+    check_the_layout(figure)
+    # Of heads that carry others than those asked for none is drawn.
+    others = pattern_page(SCAN, PATTERNS, heads=SCAN.heads("sink")[:1], kinds=["duplicate_token"])
+    assert others.axes == []
+
+
 def test_a_scan_without_labelled_heads_is_a_sentence():
     figure = pattern_page(NOTHING, PATTERNS)
-    assert figure.axes == []
     assert "No head carries any of the labels: induction, " in words(figure)
     assert not any(axes.collections[0].get_paths() for axes in panels(score_mosaic(NOTHING)))
 

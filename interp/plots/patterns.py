@@ -40,7 +40,8 @@ def pattern_page(
 
     One row of pictures per kind that has heads, queries down and keys across, from 0 to 1.
     The kind's targets are outlined: for a sink, the first token and the other columns where
-    this head rests. The number above a picture is the head's score in `scan`.
+    this head rests. The number above a picture is the head's score in `scan`. Where no head
+    carries a label the first ones are drawn as they are.
 
     Args:
         scan: Which heads are what.
@@ -67,13 +68,15 @@ def pattern_page(
     shown = {kind: rows.loc[rows["name"].isin(names)].head(top) for kind, rows in having.items()}
     without = [kind for kind, rows in shown.items() if rows.empty]
     kinds = [kind for kind, rows in shown.items() if not rows.empty]
-    widths = [len(shown[kind]) for kind in kinds] + [0]
+    plain = [] if kinds else _unlabelled(scan, names, list(words.values()), prompt)
+    widths = [len(shown[kind]) for kind in kinds] or [len(plain[:top])]
+    widths.append(0)
     size, slot, step = 1.24, 1.37, 1.57
     page = Page(
         f"{model_name(scan)}: the {'strongest' if heads is None else 'chosen'} heads of each kind",
         in_words(prompt, scan.made_by),
         width=max(7.2, 1.75 + slot * max(widths)),
-        body=len(kinds) * step + 0.85 if kinds else 0.15,
+        body=max(len(kinds), 1) * step + 0.85 if kinds or plain else 0.15,
         notes=[
             *_page_notes(
                 scored_over(scan),
@@ -103,9 +106,29 @@ def pattern_page(
                 panel.set_title(f"{name}  {'no score' if pd.isna(score) else f'{score:.2f}'}")
                 lowest = column >= widths[line + 1]
                 whole_ticks(panel, "key", "query", bottom=lowest, first=column == 0)
-        if kinds:
-            page.foot("attention from query to key", legend(prompt, "targets of the kind"))
+        if plain:
+            page.text(0.15, 0.24, "no label", size=8, weight="bold")
+            page.text(0.15, 0.41, f"{widths[0]} of {len(plain)} shown", color=QUIET)
+        for column, name in enumerate(plain[:top]):
+            panel = page.panel(1.65 + column * slot, 0.22, size, size)
+            paint(panel, prompt.pattern(name).masked_fill(prompt.hidden, np.nan).numpy())
+            panel.patch.set_facecolor(GREY)
+            panel.set_title(str(name))
+            whole_ticks(panel, "key", "query", bottom=True, first=column == 0)
+        if kinds or plain:
+            outlined = "targets of the kind" if kinds else None
+            page.foot("attention from query to key", legend(prompt, outlined))
     return page.figure
+
+
+def _unlabelled(
+    scan: HeadScan, names: Sequence[str], words: Sequence[str], prompt: Shown
+) -> list[Head]:
+    """Those of the heads that the patterns hold, if none of all these carries a label."""
+    if any(scan.having(word)["name"].isin(names).any() for word in words):
+        return []
+    heads = map(Head.parse, names)
+    return [head for head in heads if head.layer in prompt.layers]
 
 
 def legend(prompt: Shown, targets: str | None) -> list[Patch]:
