@@ -505,6 +505,20 @@ def test_a_page_of_a_scan_that_knows_no_model_names_none():
     assert Parsed(titled.to_html()).data["about"].startswith("planted. Labels and scores")
 
 
+def test_signs_in_the_names_of_tokens_are_explained_where_there_are_any():
+    tokens = torch.arange(6)
+
+    def notes(texts):
+        patterns = patterns_of(tokens=tokens, texts=texts)
+        made = gallery(scan_of(patterns), patterns)
+        return " ".join(Parsed(made.to_html()).data["notes"])
+
+    assert "In the names of tokens" not in notes(list("abcdef"))
+    assert "\ufffd is a token that holds a piece" in notes(["a", "\ufffd", "\ufffd", *"bcd"])
+    assert "U+200B" in notes(["a", "\u202e", *"bcde"])
+    assert "\ufffd" not in notes(["a", "\u202e", *"bcde"])
+
+
 def test_folders_on_the_way_to_a_page_are_made(tmp_path):
     assert plain()[0].save(tmp_path / "new" / "newer" / "page.html").is_file()
 

@@ -6,6 +6,7 @@ It is one file that refers to nothing outside. How weights become bytes is in
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -172,7 +173,11 @@ class Gallery:
         cross, over = any(prompt.keys for prompt in self.prompts), scored_over(self.scan)
         return {
             "about": _about(self.scan, self.title, cross),
-            "notes": [*self.notes, *_notes(bool(self.alone), cross, over)],
+            "notes": [
+                *self.notes,
+                *_notes(bool(self.alone), cross, over),
+                *_of_labels(self.prompts),
+            ],
             "alone": self.alone and str(self.alone),
             "scored": f"Scores over {over}, whatever prompt is shown:" if kinds else "",
             "kinds": [{"kind": kind, "word": word} for kind, word in kinds.items()],
@@ -241,6 +246,17 @@ def _notes(alone: bool, cross: bool, over: str) -> list[str]:
         f"Each picture is one head: {read}" + ("" if cross else f" {_SCORES.format(over=over)}"),
         f"{steps} In small pictures of long prompts a pixel is the largest weight of its block.",
     ]
+
+
+def _of_labels(prompts: Sequence[Prompt]) -> list[str]:
+    """What the signs in the names of tokens are, if there are any that need it."""
+    names = "".join(label for p in prompts for label in (*p.labels, *(p.across.labels)))
+    told = []
+    if "\ufffd" in names:
+        told.append("\ufffd is a token that holds a piece of a character, and has its id after #")
+    if re.search(r"U\+[0-9A-F]{4}", names):
+        told.append("U+200B and the like are characters that cannot be seen, by their numbers")
+    return [f"In the names of tokens {', and '.join(told)}."] if told else []
 
 
 def _fixed(score: float | None) -> str:
