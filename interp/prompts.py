@@ -135,6 +135,7 @@ def score_prompts(
     Raises:
         InputError: If the model or the prompts cannot be had or run, or `folder` cannot be
             written to, is in use, or holds the parts of a stopped run with other settings.
+        KeyboardInterrupt: If it is interrupted, with what `folder` then has.
     """
     from interp.models import load_model
 
