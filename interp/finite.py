@@ -11,6 +11,20 @@ _ADVICE = {
 }
 
 
+class NotFinite(InputError):
+    """Attention is NaN or infinite: where that is first seen, and what to do.
+
+    Values that are no numbers show in no pattern of their own layer, but in the next one's.
+    """
+
+    def __init__(self, layer: int, dtype: str, *, row: int, head: int, query: int) -> None:
+        super().__init__(
+            f"attention must be finite, got NaN or infinity, first seen in layer {layer}, head"
+            f" {head}, query {query}, in {dtype}: {_ADVICE.get(dtype, 'use float32 or bfloat16')}"
+        )
+        self.layer, self.row, self.head = layer, row, head
+
+
 def refuse_losses_not_finite(losses: Float[Tensor, "..."], model: str, dtype: str) -> None:
     """Refuse losses that are NaN or infinite.
 
@@ -30,7 +44,9 @@ def refuse_losses_not_finite(losses: Float[Tensor, "..."], model: str, dtype: st
 
 
 def refuse_not_finite(
-    attention: Float[Tensor, "batch head query *key"], layer: int, dtype: str
+    attention: Float[Tensor, "batch head query *key"],
+    layer: int,
+    dtype: str,
 ) -> None:
     """Refuse NaN and infinity in a layer's patterns, or in the log-sum-exps of their rows.
 
@@ -40,12 +56,9 @@ def refuse_not_finite(
         dtype: What the model computes in, such as `float16`.
 
     Raises:
-        InputError: If there is any; it names the layer, head and query, and says what to do.
+        NotFinite: If there is any.
     """
     finite = attention.isfinite()
     if not finite.all():
-        _, head, query = (~finite).nonzero()[0, :3].tolist()
-        raise InputError(
-            f"attention must be finite, got NaN or infinity in layer {layer}, head {head},"
-            f" query {query}, in {dtype}: {_ADVICE.get(dtype, 'use float32 or bfloat16')}"
-        )
+        row, head, query = (~finite).nonzero()[0, :3].tolist()
+        raise NotFinite(layer, dtype, row=row, head=head, query=query)

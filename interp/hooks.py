@@ -6,6 +6,7 @@ that no more than one layer's patterns need ever exist; `attention_patterns` kee
 
 import logging
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError, told
-from interp.finite import refuse_not_finite
+from interp.finite import NotFinite, refuse_not_finite
 from interp.memory import refuse_beyond
 from interp.models import Model, cheap_forward, evaluating, load_model
 from interp.models.layers import attention_layers, check_heads
@@ -80,9 +81,30 @@ def run(
         return look
 
     hooks = [(f"blocks.{layer}.attn.hook_pattern", hook(layer)) for layer in wanted]
-    _forward(model, tokens, hooks)
+    try:
+        _forward(model, tokens, hooks)
+    except NotFinite as found:
+        query = _earliest(model, tokens[found.row], found.layer, found.head)
+        place = {"row": found.row, "head": found.head, "query": query}
+        raise NotFinite(found.layer, model.dtype_name, **place) from None
     if silent := set(wanted) - seen:
         raise InputError(f"no attention was seen in layers {sorted(silent)} of {model.name}")
+
+
+def _earliest(model: Model, row: Int[Tensor, " pos"], layer: int, head: int) -> int:
+    """The first query of a head whose attention is not finite by what it sees itself.
+
+    A mask is added to the scores, and NaN plus anything is NaN: one key that is no number spoils
+    the rows of all queries, those before it too. The beginnings of the prompt do not have it.
+    """
+    name = f"blocks.{layer}.attn.hook_pattern"
+    real = row[row != NONE][None]
+
+    def is_spoiled(length: int) -> bool:
+        pattern = run_with(model, real[:, :length], [name])[name]
+        return not bool(pattern[:, head].isfinite().all())
+
+    return bisect_left(range(1, real.shape[1]), True, key=is_spoiled)
 
 
 def attention_patterns(

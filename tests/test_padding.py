@@ -127,7 +127,7 @@ def test_every_way_to_write_the_rows_gives_the_same_tokens(rows):
     assert interp.load_model(tiny("gpt2")).to_tokens(ROWS[rows]).tolist() == [[5, 6, -1], [7, 8, 9]]
 
 
-POSITIONS = r"position_ids must be 0, 1, \.\.\. without padding, as tokens are run, got others"
+AT_OTHERS = r"position_ids must be 0, 1, \.\.\. without padding, as tokens are run, got others"
 
 REFUSED = {
     "a hole": (
@@ -164,21 +164,21 @@ REFUSED = {
     ),
     "other positions": (
         {"input_ids": [[5, 6]], "position_ids": [[3, 4]]},
-        POSITIONS,
+        AT_OTHERS,
     ),
     "positions that count padding": (
         {"input_ids": [[2, 5]], "attention_mask": [[0, 1]], "position_ids": torch.arange(2)},
-        POSITIONS,
+        AT_OTHERS,
     ),
     "positions of another number": (
         {"input_ids": [[5, 6], [7, 8]], "position_ids": [[0, 1], [0]]},
-        POSITIONS,
+        AT_OTHERS,
     ),
     "positions along three axes": (
         {"input_ids": [[5, 6]], "position_ids": torch.arange(2).expand(3, 1, 2)},
-        POSITIONS,
+        AT_OTHERS,
     ),
-    "no ids": ({"inputs_embeds": []}, "inputs must hold input_ids, got inputs_embeds"),
+    "no ids": ({"inputs_embeds": []}, r"inputs must hold input_ids, got \['inputs_embeds'\]"),
 }
 
 

@@ -81,7 +81,7 @@ def spoiled(value: float, dtype: str) -> interp.Model:
 def test_attention_that_is_no_number_is_told_with_layer_head_and_advice(value, dtype, advice):
     model = spoiled(value, dtype)
     message = (
-        "^attention must be finite, got NaN or infinity in layer 1, head 2, query 0,"
+        "^attention must be finite, got NaN or infinity, first seen in layer 1, head 2, query 0,"
         f" in {dtype}: {advice}$"
     )
     with pytest.raises(interp.InputError, match=message):
@@ -95,3 +95,25 @@ def test_scores_beyond_the_range_of_float16_are_told():
     with pytest.raises(interp.InputError, match=r"in layer 1, head 2, query .*use float32 or"):
         interp.attention_patterns(model, [5, 6, 7])
     assert interp.attention_patterns(spoiled(3e4, "float32"), [5, 6, 7]).isfinite().all()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_query_that_is_told_is_the_first_that_sees_what_is_no_number(family):
+    inner = tiny(family)
+    with torch.no_grad():
+        inner.get_input_embeddings().weight[9] = float("nan")
+    model = interp.load_model(inner)
+    ids = torch.tensor([[1, 5, 6, 7, 5, 6, 7], [1, 5, 6, 7, 9, 8, 10]])
+    message = "first seen in layer 0, head 0, query 4, in float32"
+    with pytest.raises(interp.InputError, match=message):
+        interp.attention_patterns(model, ids)
+    with pytest.raises(interp.InputError, match=message):
+        stream(model, ids, lambda layer, attention: None)
+
+
+def test_values_that_are_no_numbers_are_told_where_attention_first_shows_them():
+    inner = tiny("llama")
+    with torch.no_grad():
+        inner.model.layers[0].self_attn.v_proj.weight[:8] = float("nan")
+    with pytest.raises(interp.InputError, match="first seen in layer 1, head 0, query 0"):
+        interp.attention_patterns(inner, [1, 5, 6])
