@@ -32,7 +32,8 @@ def stitched(steps: Sequence[Sequence[Any]]) -> list[Float[Tensor, "batch head p
     not reach is 0.
 
     Raises:
-        InputError: If there is no attention in it, or steps do not grow so.
+        InputError: If there is no attention in it, steps do not grow so, or some of it is on
+            what is yet to come.
     """
     counts = {len(step) for step in steps}
     if 0 in counts or any(layer is None for step in steps for layer in step):
@@ -52,11 +53,17 @@ def _stitch(layer: int, steps: Sequence[Any]) -> Float[Tensor, "batch head pos p
             blocks, done = [], 0  # All rows again: there was no cache.
         done += queries
         grows = not blocks or block.shape[:2] == blocks[0].shape[:2]
-        if not grows or keys < done or block[..., done:].any():
+        if not grows or keys < done:
             raise InputError(
                 f"patterns of generation must grow by their rows a step, got {tuple(block.shape)}"
                 f" at step {number} of layer {layer}, after {done - queries} tokens; run the model"
                 " once on the whole text instead"
+            )
+        if block[..., done:].any():
+            raise InputError(
+                f"patterns of generation must be 0 beyond the {done} tokens that there are, got"
+                f" more at step {number} of layer {layer}, as rows of left padding have in a cache"
+                " of fixed size: let it grow, or run the model once on the whole text instead"
             )
         blocks.append(block)
     # A pad below 0 cuts: columns of 0 that a cache of fixed size has never filled.

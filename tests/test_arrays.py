@@ -426,6 +426,26 @@ def test_generation_whose_rows_do_not_grow_by_one_is_refused():
         interp.read_patterns([[square], [row, row]], [1, 2, 3, 4, 5])
 
 
+def test_generation_that_attends_to_what_is_yet_to_come_is_refused():
+    square, row = torch.eye(4)[None, None], torch.eye(6)[None, None, 4:5]
+    assert interp.read_patterns([[square], [row]], [1, 2, 3, 4, 5]).shape == (1, 1, 1, 5, 5)
+    with pytest.raises(InputError, match=r"must be 0 beyond the 5 tokens .* at step 1 of layer 0"):
+        interp.read_patterns([[square], [row.roll(1, -1)]], [1, 2, 3, 4, 5])
+
+
+def test_left_padding_in_a_cache_of_fixed_size_is_refused_as_what_it_is():
+    output = loaded("llama").generate(
+        torch.tensor([[2, 2, *PROMPT[0].tolist()]]),
+        attention_mask=torch.tensor([[0, 0, *[1] * PROMPT.shape[1]]]),
+        max_new_tokens=2,
+        cache_implementation="static",
+        output_attentions=True,
+        return_dict_in_generate=True,
+    )
+    with pytest.raises(InputError, match="as rows of left padding have in a cache of fixed size"):
+        interp.read_patterns(output)
+
+
 def test_a_beam_search_is_refused():
     output = loaded("llama").generate(
         PROMPT, max_new_tokens=2, num_beams=2, output_attentions=True, return_dict_in_generate=True
