@@ -44,6 +44,7 @@ def saved(tmp_path_factory):
     words_tokenizer().save_pretrained(path / "model")
     scan = interp.scan_heads(path / "model", rows=2, quick=True)
     scan.frame["label"] = ["induction", *["sink"] * 5, "mixed", "mixed"]
+    scan.frame["labels"] = [[label] for label in scan.frame["label"]]
     scan.save(path / "heads.json")
     return path
 
