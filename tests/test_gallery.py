@@ -550,8 +550,8 @@ def test_a_models_page_is_the_same_as_that_of_its_patterns():
     model = interp.load_model(tiny("llama"), words_tokenizer())
     scan = interp.scan_heads(model, rows=1, quick=True)
     text = "w5 w6 w7 w5 w6"
-    by_layer = gallery_of_model(scan, model, [text])
-    at_once = gallery(scan, interp.attention_patterns(model, text))
+    by_layer = gallery_of_model(scan, model, [text], titles=["one"])
+    at_once = gallery(scan, interp.attention_patterns(model, text), titles=["one"])
     assert by_layer.to_html() == at_once.to_html()
     assert len(by_layer.heads) == 8
 
@@ -655,9 +655,11 @@ def test_a_page_of_a_bert_is_the_same_by_model_as_by_patterns_and_of_long_prompt
     model = interp.load_model(encoder(), bert_tokenizer())
     scan = interp.scan_heads(model, rows=1, quick=True)
     text = " ".join(f"w{i}" for i in range(4, 20))
-    by_layer = gallery_of_model(scan, model, [text])
+    by_layer = gallery_of_model(scan, model, [text], titles=["one"])
     patterns = interp.attention_patterns(model, text)
-    assert by_layer.to_html() == gallery(scan, patterns).to_html()
+    assert by_layer.to_html() == gallery(scan, patterns, titles=["one"]).to_html()
+    titled = gallery_of_model(scan, model, ["w4 w5 w6"]).prompts[0].title
+    assert titled == "5 tokens: [CLS] w4 w5 w6 [SEP]"
     # The rows that are shown are those of the whole prompt.
     assert (by_layer.prompts[0].pattern(Head(0, 1)) - patterns[0, 0, 1, :8, :8]).abs().max() < CLOSE
     assert by_layer.notes == [

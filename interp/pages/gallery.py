@@ -108,7 +108,7 @@ def gallery_of_model(
         model: Runs the prompts.
         inputs: Texts, or rows of token ids.
         heads: As for `gallery`, like the options after it.
-        titles: Of the prompts.
+        titles: Of the prompts; else how each begins, as the tokenizer reads the whole.
         title: Of the page.
         limit: Size of the page in millions of bytes.
         progress: Called with the prompts behind us, and their number.
@@ -128,7 +128,9 @@ def gallery_of_model(
         ids = row[row != NONE]
         causal = model.direction == "causal"
         text = Text(ids, model.texts_of(ids))
-        own = Source(text, [], named=True, causal=causal, special=model.special)
+        known = model.tokenizer is not None and int(ids.max()) < len(model.tokenizer)
+        reads = model.tokenizer.decode(ids.tolist()) if known else None
+        own = Source(text, [], named=True, causal=causal, special=model.special, reads=reads)
         prompt = Prompt.of(own, scan, name)
         hooks.run(
             model,

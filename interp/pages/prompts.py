@@ -71,6 +71,7 @@ class Source:
         causal: Whether no query looks ahead.
         special: Ids of special tokens.
         keys: The tokens of the text that is looked at, where it is another.
+        reads: The whole as text, where a tokenizer knows it; its tokens one by one else.
     """
 
     text: Text
@@ -79,6 +80,7 @@ class Source:
     causal: bool = True
     special: Collection[int] = ()
     keys: Text | None = None
+    reads: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Prompt:
                 cells = marked(kind, shown.ids, thresholds, special, causal=source.causal)
                 targets[kind] = [row.nonzero().flatten().tolist() for row in cells]
         if title is None:
-            begins = prose("".join(text.texts[:40]))
+            begins = prose("".join(text.texts[:40]) if source.reads is None else source.reads)
             begins = begins if len(begins) < 60 else begins[:58] + "…"
             title = f"{len(text)} token{'' if len(text) == 1 else 's'}: {begins}"
         return cls(
