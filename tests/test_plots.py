@@ -265,6 +265,7 @@ def test_where_no_head_carries_a_label_the_first_ones_are_drawn_as_they_are():
     assert [axes.get_title() for axes in panels(figure)] == ["L0H0", "L0H1", "L0H2", "L1H0"]
     assert (panels(figure)[0].images[0].get_array().filled(0) == patterns[0, 0, 0].numpy()).all()
     assert "4 of 6 shown" in words(figure)
+    assert words(figure).startswith("planted: heads without a label")
     assert "targets of the kind" not in words(figure)
     check_the_layout(figure)
     # Of heads that carry others than those asked for none is drawn.

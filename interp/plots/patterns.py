@@ -72,8 +72,9 @@ def pattern_page(
     widths = [len(shown[kind]) for kind in kinds] or [len(plain[:top])]
     widths.append(0)
     size, slot, step = 1.24, 1.37, 1.57
+    of_each = f"the {'strongest' if heads is None else 'chosen'} heads of each kind"
     page = Page(
-        f"{model_name(scan)}: the {'strongest' if heads is None else 'chosen'} heads of each kind",
+        f"{model_name(scan)}: {'heads without a label' if plain else of_each}",
         in_words(prompt, scan.made_by),
         width=max(7.2, 1.75 + slot * max(widths)),
         body=max(len(kinds), 1) * step + 0.85 if kinds or plain else 0.15,
