@@ -41,7 +41,8 @@ STACKS = ("encoder_attentions", "decoder_attentions", "cross_attentions")
 _OUTPUTS = {"logits", "last_hidden_state", "past_key_values", "cache"}
 """Names by which what a model returned is known where it has no attention."""
 
-_KNOWN = ("learned_sinks", "causal", "windows", "special", "stack", "key_tokens", "key_texts")
+_KNOWN = ("learned_sinks", "causal", "windows", "alibi_slopes", "special", "stack")
+_KNOWN += ("key_tokens", "key_texts")
 """What `AttentionPatterns` know of themselves."""
 
 _MASK = "attention_mask"
@@ -64,6 +65,7 @@ class Layers:
         learned_sinks: As `AttentionPatterns` has it, where the source says; so the rest.
         causal: Whether no query looks ahead.
         windows: For each layer how far it may look; None where the source tells of none.
+        alibi_slopes: Of each head; None where the source tells of none.
         special: Ids of special tokens.
         texts: The text of each token, for each row; None where they are not known.
         stack: Which of an encoder-decoder's.
@@ -78,6 +80,7 @@ class Layers:
     learned_sinks: bool = False
     causal: bool = True
     windows: Sequence[int | None] | None = None
+    alibi_slopes: Sequence[float] | None = None
     special: Collection[int] = frozenset()
     texts: Sequence[Sequence[str]] | None = None
     stack: str | None = None
@@ -147,6 +150,7 @@ def read_patterns(
     patterns.texts = [list(row) for row in texts]
     patterns.learned_sinks, patterns.causal = learned_sinks, causal
     patterns.windows = None if taken.windows is None else tuple(taken.windows)
+    patterns.alibi_slopes = None if taken.alibi_slopes is None else tuple(taken.alibi_slopes)
     patterns.special, patterns.stack = frozenset(taken.special), taken.stack
     patterns.key_tokens = taken.key_tokens
     if taken.key_texts is not None:

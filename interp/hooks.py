@@ -171,6 +171,7 @@ def attention_patterns(
     patterns.texts = [model.texts_of(row[row != NONE]) for row in tokens]
     patterns.learned_sinks, patterns.special = model.learned_sinks, model.special
     patterns.windows = tuple(model.windows[layer] for layer in order)
+    patterns.alibi_slopes = model.alibi_slopes
     return patterns
 
 

@@ -156,6 +156,8 @@ def classify_heads(
         >>> classify_heads(previous[None], tokens)[0].label
         'previous token'
     """
+    from interp.alibi import name_what_slopes_do
+
     taken = take(patterns, tokens)
     if taken.stack == "cross":
         raise InputError(
@@ -191,9 +193,17 @@ def classify_heads(
             ids, scores, thresholds, special=special, window=window, causal=causal
         )
         forced = window is not None and window < ids.shape[1]
-        labels += label_heads(
+        found = label_heads(
             layer, scores, thresholds, window=window, window_forced=forced, not_measured=missing
         )
+        if taken.alibi_slopes is not None:
+            counted = questions.fit & (questions.keys["local_window"] != NONE).any(-1)
+            seen = questions.seen[counted]
+            found = [
+                name_what_slopes_do(verdict, slope, seen, thresholds)
+                for verdict, slope in zip(found, taken.alibi_slopes, strict=True)
+            ]
+        labels += found
     return (
         labels
         if texts is None or not special

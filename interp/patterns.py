@@ -31,6 +31,7 @@ class AttentionPatterns(torch.Tensor):
         causal: Whether no query looks ahead.
         windows: For each layer how far back (or either way) the model lets it look, the query
             included; None for a layer without a limit, or for all where no model tells.
+        alibi_slopes: What each head's scores lose per token of distance, where the model has ALiBi.
         special: The model's special ids.
         stack: Of an encoder-decoder `encoder`, `decoder` or `cross`; None for other models.
             `cross` is `[layer, batch, head, query=decoder, key=encoder]`, and its `tokens` and
@@ -45,6 +46,7 @@ class AttentionPatterns(torch.Tensor):
     learned_sinks: bool = False
     causal: bool = True
     windows: tuple[int | None, ...] | None = None
+    alibi_slopes: tuple[float, ...] | None = None
     special: frozenset[int] = frozenset()
     stack: str | None = None
     key_tokens: Int[Tensor, "batch key"] | None = None

@@ -365,6 +365,16 @@ def test_a_head_that_its_slope_alone_makes_local_is_local_by_architecture():
     steep, flat = scan.made_by["alibi_slopes"][:2]
     assert 1 - math.exp(-8 * steep) > 0.8 > 0.5 > 1 - math.exp(-8 * flat)
     assert list(scan.frame["label"][:2]) == [FORCED_WINDOW, "mixed"]
+    ids = [1, *range(5, 40), *range(5, 30)]
+    patterns = interp.attention_patterns(model, ids)
+    assert patterns.alibi_slopes == tuple(scan.made_by["alibi_slopes"])
+    for source in (patterns, interp.read_patterns(patterns)):
+        assert [verdict.label for verdict in interp.classify_heads(source)[:2]] == [
+            FORCED_WINDOW,
+            "mixed",
+        ]
+    plain = interp.classify_heads(torch.as_tensor(patterns.numpy()), ids)
+    assert plain[0].label == "local window"
 
 
 def test_falcon_with_alibi_is_refused_since_its_attention_is_seen_otherwise_than_it_runs():
