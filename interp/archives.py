@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from interp.contents import parsed, text_of
+from interp.contents import parsed, shown, text_of
 from interp.errors import InputError
 from interp.memory import refuse_beyond
 
@@ -48,8 +48,14 @@ def _read(
             f"{name} must be an array of numbers or a file of them ({', '.join(readers)}),"
             f" got {str(path)[:80]!r}"
         )
-    if not path.is_file():
-        raise InputError(f"{name} must be a file that is there, got {path}")
+    try:
+        there = path.is_file()
+    except OSError as error:  # Of a name that is too long.
+        raise InputError(
+            f"{name} must be a file that is there, got {shown(path)}: {error.strerror}"
+        ) from None
+    if not there:
+        raise InputError(f"{name} must be a file that is there, got {shown(path)}")
     try:
         return read(path)
     except InputError as error:

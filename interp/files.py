@@ -63,7 +63,7 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
             raise InputError(f"{folder} must have room: {os.strerror(number)}") from None
         if isinstance(error, OSError) and number in _NAMES:
             name = Path(str(error.filename)).name[:80]
-            raise InputError(f"name must be one that {folder} can have, got {name!r}") from None
+            raise InputError(f"name must be one that a file can have, got {name!r}") from None
         raise
 
 

@@ -627,6 +627,14 @@ def test_what_are_no_token_ids_is_refused_in_words(kind):
             call(torch.eye(4)[None], given)
 
 
+@pytest.mark.parametrize("length", [300, 5000])
+def test_a_name_that_no_file_can_have_is_refused_in_words(length):
+    name = "a" * length + ".npy"
+    for source, tokens, which in ((name, [1], "patterns"), (torch.eye(1)[None], name, "tokens")):
+        with pytest.raises(InputError, match=f"{which} must be a file that is there, .* too long$"):
+            interp.read_patterns(source, tokens)
+
+
 def test_truths_in_a_file_of_ids_are_no_ids(tmp_path):
     for content in ("[true, 2, 3]", "[[1, 2, false]]", '{"tokens": [1, true, 3]}'):
         (tmp_path / "ids.json").write_text(content)

@@ -14,6 +14,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 import interp
 from interp import fetch
+from interp.models import ahead
 from interp.models.load import _as_device
 from interp.tokens import repeated
 
@@ -438,3 +439,12 @@ def test_the_blank_before_a_word_is_told_for_sentencepiece_too():
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     model = interp.load_model(tiny("llama"), tokenizer)
     assert model.texts_of(torch.tensor([1, 2, 3, 4])) == [" the", "the", " ", "  "]
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 300 + ".gguf"])
+def test_a_name_that_no_model_can_have_is_refused_in_words(name):
+    for call in (interp.load_model, ahead.name_of, ahead.context_of):
+        with pytest.raises(
+            interp.InputError, match=r"a name or a path, got 'a{80}': File name too long$"
+        ):
+            call(name)

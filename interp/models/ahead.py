@@ -1,18 +1,21 @@
 """What is known of a model before its weights are read."""
 
 import os
-from pathlib import Path
 
 import transformers
 
-from interp.models.load import DEFAULT, FULL_NAME
+from interp.models.load import DEFAULT, FULL_NAME, as_path
 from interp.models.settings import check_settings
 from interp.models.switches import quiet
 
 
 def name_of(model: str | os.PathLike[str]) -> str:
-    """What the model that `load_model` opens by this name will be called."""
-    given, path = os.fspath(model), _path(model)
+    """What the model that `load_model` opens by this name will be called.
+
+    Raises:
+        InputError: If it is a name that no model can have.
+    """
+    given, path = os.fspath(model), as_path(model)
     if given == DEFAULT:
         return FULL_NAME
     if path.is_file():
@@ -21,8 +24,12 @@ def name_of(model: str | os.PathLike[str]) -> str:
 
 
 def context_of(model: str | os.PathLike[str]) -> int | None:
-    """The longest prompt that a model in a folder takes; None if only loading it will tell."""
-    path = _path(model)
+    """The longest prompt that a model in a folder takes; None if only loading it will tell.
+
+    Raises:
+        InputError: As `name_of`.
+    """
+    path = as_path(model)
     if not (path / "config.json").is_file():
         return None
     try:
@@ -34,10 +41,3 @@ def context_of(model: str | os.PathLike[str]) -> int | None:
         return getattr(config.get_text_config(), "max_position_embeddings", None)
     except Exception:
         return None  # Settings that cannot be read are refused, with the reason, by loading.
-
-
-def _path(model: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(model).expanduser()
-    except RuntimeError:  # Of a user who is not there: loading says so.
-        return Path(model)

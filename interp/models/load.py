@@ -102,7 +102,7 @@ def load_model(
         raise InputError(f"model must be a name, a path or a loaded model, got {quoted(model)}")
 
     name = os.fspath(model)
-    path = _as_path(name)
+    path = as_path(name)
     if name == DEFAULT:
         loaded, tokenizer = _load(_default_folder(), local=True, **options)
         return bridged(loaded, tokenizer, FULL_NAME, f"sha256:{fetch.SHA256}")
@@ -395,12 +395,19 @@ def _opened(
     return Model(bridge, plain, tokenizer, name, revision, widths, off_cpu=off)
 
 
-def _as_path(name: str) -> Path:
+def as_path(model: str | os.PathLike[str]) -> Path:
+    """Where a model would be, if its name is that of a file or a folder.
+
+    Raises:
+        InputError: If no file can have that name.
+    """
+    name = os.fspath(model)
     try:
         path = Path(name).expanduser()
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"model must be a name or a path, got {name[:80]!r}: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"model must be a name or a path, got {name[:80]!r}: {why}") from None
     return path
 
 
