@@ -218,6 +218,23 @@ def test_each_chosen_layer_keeps_its_own_window():
     assert [v.window for v in interp.classify_heads(chosen)] == [None] * 4 + [4] * 4
 
 
+def test_a_mask_that_real_scores_fall_below_is_refused_for_the_future_it_shows():
+    own = tiny("llama")
+    with torch.no_grad():
+        for layer in own.model.layers:
+            layer.self_attn.q_proj.weight *= 1e6
+    model = interp.load_model(own)
+    interp.attention_patterns(model, [1, 5, 6, 7])
+
+    def to_a_constant(module, given, named):
+        return given, named | {"attention_mask": named["attention_mask"].clamp(min=-1e4)}
+
+    for block in model.bridge.blocks:
+        block.attn.register_forward_pre_hook(to_a_constant, with_kwargs=True)
+    with pytest.raises(interp.InputError, match=r"model must be causal, got .* looks ahead"):
+        interp.attention_patterns(model, [1, 5, 6, 7])
+
+
 def test_one_token_has_a_pattern_of_one():
     patterns = interp.attention_patterns(tiny("gpt2"), [5])
     assert torch.equal(patterns, torch.ones(2, 1, 4, 1, 1))
@@ -247,7 +264,8 @@ def test_no_layers_are_refused():
 
 def test_a_cache_that_is_on_makes_no_pattern_longer():
     model = interp.load_model(tiny("llama", use_cache=True))
-    cached = transformers.DynamicCache()
+    cached, kept = transformers.DynamicCache(), []
+    model.inner.register_forward_hook(lambda _, given, output: kept.append(output.past_key_values))
     model.inner.config.past_key_values = cached  # Where some keep what they ran before.
     ids = [1, 5, 6, 7]
     first, second = (interp.attention_patterns(model, ids) for _ in range(2))
@@ -257,6 +275,8 @@ def test_a_cache_that_is_on_makes_no_pattern_longer():
     scores = [interp.scan_heads(model, rows=1, quick=True).frame for _ in range(2)]
     assert scores[0].equals(scores[1])
     assert cached.get_seq_length() == 0
+    assert kept
+    assert set(kept) == {None}
     assert model.inner.config.use_cache
 
 

@@ -10,6 +10,7 @@ from tiny_models import SIZES, SMALL, scaled, tiny, words_tokenizer
 
 import interp
 from interp.models.ahead import context_of
+from interp.models.kinds import windows
 
 
 def set_in(folder, **changes):
@@ -142,3 +143,10 @@ def test_the_window_of_a_model_that_looks_both_ways_is_what_its_patterns_show(wi
     patterns = interp.attention_patterns(model, torch.arange(3, 15))
     away = (torch.arange(12)[:, None] - torch.arange(12)).abs()
     assert torch.equal((patterns[1] > 0).any(0).any(0), away < window)
+
+
+@pytest.mark.parametrize("use", [True, False])
+def test_a_width_that_is_switched_off_is_no_window_though_it_stands_in_the_settings(use):
+    """Qwen's own settings take it out themselves; not all do."""
+    config = transformers.PretrainedConfig(use_sliding_window=use, sliding_window=4)
+    assert windows(config, 2) == ((4, 4) if use else (None, None))
