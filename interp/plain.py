@@ -16,6 +16,7 @@ from interp.errors import InputError, told
 from interp.finite import refuse_not_finite
 from interp.memory import refuse_beyond
 from interp.models import Model, cheap_forward, evaluating
+from interp.models.kinds import windows
 from interp.models.layers import attention_layers
 from interp.models.rows import rows_by_length, segments_of
 from interp.patterns import AttentionPatterns
@@ -180,11 +181,18 @@ def plain_patterns(
     patterns.layers, patterns.special = tuple(wanted), model.special
     patterns.learned_sinks, patterns.stack = False, stack
     patterns.causal = stack == "decoder"
-    if stack is None:
-        patterns.windows = tuple(model.windows[layer] for layer in wanted)
+    if stack != "cross":
+        widths = _decoder_windows(model) if stack == "decoder" else model.windows
+        patterns.windows = tuple(widths[layer] for layer in wanted)
     if stack == "cross":
         patterns.key_tokens, patterns.key_texts = tokens, _texts(model, tokens)
     return patterns
+
+
+def _decoder_windows(model: Model) -> tuple[int | None, ...]:
+    """As `Model.windows`, which are the encoder's: some (T5Gemma) set the two stacks apart."""
+    config = model.inner.config
+    return windows(getattr(config, "decoder", config), model.layers_of("decoder"))
 
 
 def _refuse_too_many(

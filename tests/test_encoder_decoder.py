@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from test_two_directional import bert_tokenizer
-from tiny_models import scaled, tiny
+from tiny_models import GROUPED, MIXED, SIZES, scaled, tiny
 
 import interp
 from interp import memory
@@ -224,3 +224,16 @@ def test_a_scan_wants_one_stack_and_takes_an_encoder_alone(tmp_path):
     scan = interp.scan_heads(alone, rows=2, quick=True)
     assert len(scan.frame) == 8
     assert scan.made_by["direction"] == "both ways"
+
+
+@pytest.mark.parametrize(("stack", "window"), [("encoder", 5), ("decoder", 4)])
+def test_each_stack_has_windows_of_its_own(stack, window):
+    own = {**SIZES, **GROUPED, "sliding_window": 4, "layer_types": MIXED}
+    config = transformers.T5GemmaConfig(encoder=own, decoder=own, vocab_size=200)
+    inner = scaled(transformers.T5GemmaForConditionalGeneration(config))
+    read = {} if stack == "encoder" else {"decoder_inputs": list(range(5, 25))}
+    found = interp.attention_patterns(inner, list(range(5, 25)), stack=stack, **read)
+    assert found.windows == (window, None)
+    reach = (found[0] > 0).any(0).any(0)
+    assert torch.equal(reach[10, :11].flip(0), torch.arange(11) < window)
+    assert [v.window for v in interp.classify_heads(found)[::4]] == [window, None]
