@@ -39,9 +39,6 @@ APART = {
     "MobileBertForMaskedLM": lambda: transformers.MobileBertConfig(
         **SIZES, **SMALL, intermediate_size=64, embedding_size=16, intra_bottleneck_size=32
     ),
-    "NystromformerForMaskedLM": lambda: transformers.NystromformerConfig(
-        **SIZES, **SMALL, intermediate_size=64
-    ),
 }
 """What these make of padding changes the attention beside it."""
 
