@@ -128,8 +128,9 @@ def gallery_of_model(
         ids = row[row != NONE]
         causal = model.direction == "causal"
         text = Text(ids, model.texts_of(ids))
-        known = model.tokenizer is not None and int(ids.max()) < len(model.tokenizer)
-        reads = model.tokenizer.decode(ids.tolist()) if known else None
+        reads = None
+        if model.tokenizer is not None and int(ids.max()) < len(model.tokenizer):
+            reads = model.tokenizer.decode(ids.tolist())
         own = Source(text, [], named=True, causal=causal, special=model.special, reads=reads)
         prompt = Prompt.of(own, scan, name)
         hooks.run(
