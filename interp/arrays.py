@@ -107,7 +107,7 @@ def read_patterns(
             `[layer, batch, head, query, key]`, of any float type.
         tokens: The token ids that were run, `[pos]` or `[batch, pos]`, -1 for padding; or what
             a tokenizer returned; or a file of them (also `.json` or `.txt`). May be left out
-            where the source has them, as `tokens` or `input_ids`.
+            where the source has them, as `tokens` or `input_ids`, and cannot be others then.
         learned_sinks: As for `interp.classify_heads`.
         causal: As there.
 
@@ -165,27 +165,27 @@ def take(source: Any, tokens: Any = None) -> Layers:
 
     Raises:
         InputError: If there is no attention in it, names match no layer, or token ids are
-            neither given nor in it.
+            neither given nor in it, or both and differ.
     """
     if isinstance(source, Layers):
-        return source if tokens is None else replace(source, tokens=token_ids(tokens))
+        return source if tokens is None else replace(source, tokens=_ids(tokens, source.tokens))
     source = saved(source)
     if isinstance(source, str | os.PathLike):
         source = read_arrays(source)
     numbers, known = None, {}
     if _is_mapping(source):
-        tokens = source if tokens is None and any(name in source for name in IDS) else tokens
+        carried = source if any(name in source for name in IDS) else None
         source, numbers = by_layer(source)
     else:
+        carried = getattr(source, "tokens", None)
         numbers = getattr(source, "layers", None)
         if isinstance(source, AttentionPatterns):
             known = {name: getattr(source, name) for name in _KNOWN}
         if tokens is None:
-            tokens = getattr(source, "tokens", None)
             known["texts"] = getattr(source, "texts", None)
-    if tokens is None:
+    if tokens is None and carried is None:
         raise InputError("tokens must be given: these patterns do not carry their token ids")
-    source, ids = saved(source), token_ids(tokens)
+    source, ids = saved(source), _ids(tokens, carried)
     if is_generated(source):
         source = stitched(source)
         # The last token was chosen and never run.
@@ -199,13 +199,36 @@ def take(source: Any, tokens: Any = None) -> Layers:
     return Layers(arrays, numbers, ids, named=named, **known)
 
 
+def _ids(given: Any, carried: Any) -> Int[Tensor, "batch pos"]:
+    """The token ids that are given, or else those that came with the patterns.
+
+    Raises:
+        InputError: If there are both and they differ.
+    """
+    if given is None or carried is None:
+        return token_ids(carried if given is None else given)
+    ids = token_ids(given)
+    _refuse_differing(ids, token_ids(carried), "those that came with the patterns")
+    return ids
+
+
+def _refuse_differing(
+    ids: Int[Tensor, "batch pos"], others: Int[Tensor, "batch length"], which: str
+) -> None:
+    """Refuse two lots of ids of the same rows that are not the same; padding says nothing."""
+    length = min(ids.shape[1], others.shape[1])
+    one, other = ids[:, :length].cpu(), others[:, :length].cpu()
+    if len(one) != len(other) or ((one != other) & (one != NONE) & (other != NONE)).any():
+        raise InputError(f"tokens must be the same as {which}, got others: leave one of them out")
+
+
 def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
     """Token ids from an array, a list, what a tokenizer returned, or a file of any of these.
 
     Where there is an `attention_mask`, it says what is padding.
 
     Raises:
-        InputError: If there are none, or they are no token ids.
+        InputError: If there are none, they are no token ids, or two names hold different ones.
     """
     tokens = saved(tokens)
     if isinstance(tokens, str | os.PathLike):
@@ -219,6 +242,8 @@ def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
     if not named:
         raise InputError(f"tokens must be named tokens or input_ids, got {_listed(names)}")
     ids = as_tokens(tokens[named[0]])
+    for name in named[1:]:
+        _refuse_differing(ids, as_tokens(tokens[name]), f"the {name} beside them")
     if _MASK not in tokens:
         return ids
     mask = as_tensor(saved(tokens[_MASK]), f"{_MASK} must be an array")

@@ -635,6 +635,18 @@ def test_a_name_that_no_file_can_have_is_refused_in_words(length):
             interp.read_patterns(source, tokens)
 
 
+def test_ids_that_contradict_those_of_the_patterns_are_refused():
+    pattern, ids, others = torch.eye(4)[None, None], [1, 2, 3, 4], [1, 2, 3, 5]
+    read = interp.read_patterns(pattern, ids)
+    for source in (read, take(pattern, ids), {"layer0": pattern, "input_ids": ids}):
+        with pytest.raises(InputError, match="must be the same as those that came with the patt"):
+            interp.read_patterns(source, others)
+        assert interp.read_patterns(source, ids).tokens.tolist() == [ids]
+        assert interp.read_patterns(source, [1, 2, 3, NONE]).tokens.tolist() == [[1, 2, 3, NONE]]
+    with pytest.raises(InputError, match="must be the same as the input_ids beside them"):
+        interp.read_patterns({"layer0": pattern, "tokens": ids, "input_ids": others})
+
+
 def test_truths_in_a_file_of_ids_are_no_ids(tmp_path):
     for content in ("[true, 2, 3]", "[[1, 2, false]]", '{"tokens": [1, true, 3]}'):
         (tmp_path / "ids.json").write_text(content)
