@@ -2,6 +2,7 @@
 
 import os
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,9 @@ def _npy(path: Path) -> Any:
 
 def _npz(path: Path) -> Any:
     with path.open("rb") as file:
+        if not zipfile.is_zipfile(file) or file.seek(0) or file.read(2) != b"PK":
+            raise InputError("it must be an archive of arrays, got something else or damage")
+        file.seek(0)
         opened = np.load(file, allow_pickle=False)
         if len(set(opened.files)) < len(opened.files):
             raise InputError("arrays must have names of their own, got one twice")

@@ -482,3 +482,21 @@ def test_settings_with_fewer_layers_than_the_file_are_refused(tmp_path):
 def test_a_window_below_0_is_refused():
     with pytest.raises(interp.InputError, match="sliding_window must be from 0"):
         interp.load_model(tiny("mistral", sliding_window=-1))
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": null}', "null"])
+def test_an_index_that_maps_nothing_is_refused_in_words(folder, content):
+    (folder / "model.safetensors.index.json").write_text(content)
+    assert "must have a weight_map from weights to files, got none" in refused(check_folder, folder)
+
+
+def test_an_archive_that_is_none_is_told_apart_from_python_objects(tmp_path):
+    array = np.ones((1, 1, 2, 2), np.float32) / [[[[1], [2]]]]
+    path = tmp_path / "p.npz"
+    np.savez(path, layer0=array)
+    content = path.read_bytes()
+    np.save(tmp_path / "p.npy", array)
+    for damaged in (bytes([content[0] ^ 1]) + content[1:], (tmp_path / "p.npy").read_bytes()):
+        path.write_bytes(damaged)
+        told = refused(interp.read_patterns, path, [1, 2])
+        assert "must be an archive of arrays, got something else or damage" in told

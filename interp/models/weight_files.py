@@ -58,9 +58,14 @@ def check_folder(folder: Path) -> int:
     rounded = isinstance(config, dict) and "quantization_config" in config
     for name in ("tokenizer.json", "tokenizer_config.json"):
         _read_json(folder / name)
-    index = _read_json(folder / "model.safetensors.index.json")
-    parts = index.get("weight_map", {}) if isinstance(index, dict) else {}
-    for part in sorted({str(part) for part in parts.values()} if isinstance(parts, dict) else ()):
+    index_file = folder / "model.safetensors.index.json"
+    index = _read_json(index_file)
+    parts = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(parts, dict):
+        if index_file.exists():
+            raise InputError(f"{index_file} must have a weight_map from weights to files, got none")
+        parts = {}
+    for part in sorted({str(part) for part in parts.values()}):
         if part not in {path.name for path in there if path.is_file()}:
             raise InputError(f"{folder} must have all parts of its weights, {part[:80]!r} is none")
     weights = [path for path in there if path.suffix == ".safetensors" and path.is_file()]
