@@ -177,6 +177,15 @@ def test_a_header_that_counts_one_tensor_less_is_refused(tmp_path, sound):
     assert "its tensors must fill it" in refused(path)
 
 
+@pytest.mark.parametrize("setting", ["head_count", "head_count_kv"])
+def test_a_model_of_no_heads_is_refused_by_name(tmp_path, sound, setting):
+    content, name = sound[0], f"llama.attention.{setting}".encode()
+    at = content.index(struct.pack("<Q", len(name)) + name) + 8 + len(name) + 4
+    path = tmp_path / "headless.gguf"
+    path.write_bytes(content[:at] + bytes(4) + content[at + 4 :])
+    assert f"attention.{setting} must be a whole number from 1 up, got 0" in refused(path)
+
+
 def test_bytes_that_no_tensor_has_are_refused(tmp_path, sound):
     content, _ = sound
     path = tmp_path / "longer.gguf"

@@ -135,6 +135,10 @@ def _check(header: _Header) -> int:
     layers = told.get(f"{architecture}.block_count")
     if not isinstance(layers, int) or not 0 < layers <= n_tensors:
         raise InputError(f"layers must be from 1 to the {n_tensors} tensors, got {layers!r}")
+    for setting in ("attention.head_count", "attention.head_count_kv", "embedding_length"):
+        number = told.get(f"{architecture}.{setting}", 1)
+        if not isinstance(number, int) or number < 1:
+            raise InputError(f"{setting} must be a whole number from 1 up, got {number!r}")
     _check_places(tensors, header.at, len(header.data), alignment)
     return sum(numbers for *_, numbers in tensors)
 
