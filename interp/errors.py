@@ -73,14 +73,15 @@ def whole(name: str, value: Any, *, least: int | None = None, most: int | None =
 
 
 def truth(name: str, value: Any) -> bool:
-    """`value`, if it is True or False.
+    """`value` as a Python bool, if it is True or False: of numpy too.
 
     Raises:
         InputError: If it is not: a text such as "no" would count as True.
     """
-    if not isinstance(value, bool):
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    if not isinstance(value, bool) and (kind != "b" or value.ndim):
         raise InputError(f"{name} must be True or False, got {quoted(value)}")
-    return value
+    return bool(value)
 
 
 def is_number(value: Any) -> bool:

@@ -7,7 +7,7 @@ import torch
 
 import interp
 from interp.accuracy import measure_accuracy
-from interp.errors import InputError, is_number, whole, whole_seed
+from interp.errors import InputError, is_number, truth, whole, whole_seed
 from interp.tokens import repeated
 
 
@@ -62,3 +62,11 @@ def test_each_function_that_takes_a_number_refuses_what_is_none_before_any_work(
     for name in names:
         with pytest.raises(InputError, match=f"^{name} must be a whole number, got {value}$"):
             function(*arguments, **(NEEDED.get(call, {}) | {name: value}))
+
+
+def test_a_truth_of_numpy_is_one_and_comes_back_as_pythons():
+    assert truth("causal", np.True_) is True
+    assert truth("causal", np.False_) is False
+    for other in (1, "no", None, np.int64(1), np.array([True])):
+        with pytest.raises(InputError, match="causal must be True or False, got"):
+            truth("causal", other)

@@ -100,8 +100,7 @@ class Parts:
             InputError: If `previous` or `match` is neither True nor False, or a share is not
                 from 0 to 1.
         """
-        for name, value in (("previous", previous), ("match", match)):
-            truth(name, value)
+        previous, match = truth("previous", previous), truth("match", match)
         for name, value in (("blur", blur), ("wrong_copy", wrong_copy)):
             if not is_number(value) or not 0 <= value <= 1:
                 raise InputError(f"{name} must be from 0 to 1, got {value!r}")
