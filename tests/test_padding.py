@@ -293,3 +293,10 @@ def test_padding_is_run_as_no_token_that_is_in_no_row():
     seen = []
     stream(model, ids, lambda layer, attention: seen.append(layer))
     assert seen == [0, 1]
+
+
+def test_rows_of_padding_that_are_run_beside_others_are_nothing():
+    model, seen = interp.load_model(tiny("gpt2")), []
+    run(model, torch.tensor([[*SHORT, -1, -1, -1, -1], LONG]), lambda layer, one: seen.append(one))
+    assert len(seen) == 2
+    assert not any(one[0, :, len(SHORT) :].any() for one in seen)
