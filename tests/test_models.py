@@ -448,3 +448,21 @@ def test_a_name_that_no_model_can_have_is_refused_in_words(name):
             interp.InputError, match=r"a name or a path, got 'a{80}': File name too long$"
         ):
             call(name)
+
+
+DAMAGED = {
+    "no words": ("tokenizer.json", lambda told: told["model"].update(vocab={})),
+    "no length": ("tokenizer_config.json", lambda told: told.update(model_max_length="x")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_tokenizer_is_refused_in_words(tmp_path, damage):
+    tiny("llama").save_pretrained(tmp_path)
+    words_tokenizer().save_pretrained(tmp_path)
+    name, change = DAMAGED[damage]
+    told = json.loads((tmp_path / name).read_text())
+    change(told)
+    (tmp_path / name).write_text(json.dumps(told))
+    with pytest.raises(interp.InputError, match="must have a tokenizer that reads text, got one"):
+        interp.load_model(tmp_path)

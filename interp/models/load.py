@@ -354,7 +354,12 @@ def bridged(
     if tokenizer is not None:
         # Given at once, the bridge would load another one by name, perhaps from the hub.
         bridge.tokenizer = tokenizer
-        ends = detect_tokenizer_bos_eos(tokenizer)
+        try:
+            ends = detect_tokenizer_bos_eos(tokenizer)
+        except Exception as error:  # Of a library that has a kind of its own for each fault.
+            raise InputError(
+                f"{name} must have a tokenizer that reads text, got one that fails: {told(error)}"
+            ) from error
         bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = ends
     return _opened(bridge, plain, tokenizer, name, revision)
 
