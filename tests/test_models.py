@@ -466,3 +466,14 @@ def test_a_damaged_tokenizer_is_refused_in_words(tmp_path, damage):
     (tmp_path / name).write_text(json.dumps(told))
     with pytest.raises(interp.InputError, match="must have a tokenizer that reads text, got one"):
         interp.load_model(tmp_path)
+
+
+def test_text_that_a_damaged_tokenizer_cannot_read_is_refused_in_words(tmp_path):
+    tokenizer = words_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    told = json.loads((tmp_path / "tokenizer.json").read_text())
+    told["model"]["unk_token"] = "NOPE"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(told))
+    damaged = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    with pytest.raises(interp.InputError, match="tokenizer that reads the text, got one that fai"):
+        interp.attention_patterns(interp.load_model(tiny("bert"), damaged), "never seen")

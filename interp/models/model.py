@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from interp.errors import InputError, truth
+from interp.errors import InputError, told, truth
 from interp.models.direction import Direction, longest
 from interp.models.kinds import alibi_slopes, is_softmax, kinds
 from interp.models.rows import encoded, rows_of_ids, without_padding
@@ -244,7 +244,13 @@ class Model:
                 f"prompt must be text that UTF-8 can write, got {text[error.start]!r} at"
                 f" character {error.start}"
             ) from None
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        try:
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        except Exception as error:  # Of a library that has a kind of its own for each fault.
+            raise InputError(
+                f"{self.name} must have a tokenizer that reads the text, got one that fails:"
+                f" {told(error)}"
+            ) from error
         if not ids:
             raise InputError("prompt must have at least one token, got an empty text")
         if self.direction != "causal" and not decoder:
