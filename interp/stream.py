@@ -41,12 +41,13 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
     Padding (-1) is on the right; what is said of its queries means nothing.
 
     Raises:
-        InputError: If the attention of a layer is not finite, or scores are too large to be told
-            apart; the message names layer and head.
+        InputError: If a layer has another number of heads, its attention is not finite, or scores
+            are too large to be told apart; the message names layer and head.
     """
     real = (tokens != NONE).to(model.device)
 
     def look(layer: int, attention: FromQK) -> None:
+        check_heads(model, layer, attention.lse.shape[1])
         lse = torch.where(real[:, None], attention.lse, 0)
         refuse_not_finite(lse, layer, model.dtype_name)
         visit(layer, attention)
