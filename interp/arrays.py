@@ -131,7 +131,7 @@ def read_patterns(
             "patterns of all layers must have one shape to stand in one array, got"
             f" {' and '.join(str(tuple(s)) for s in sorted(shapes))}; classify_heads takes them"
         )
-    stack = torch.empty(len(taken.arrays), *next(iter(shapes)))
+    stack = torch.empty(len(taken.arrays), *next(iter(shapes)), dtype=torch.float32)
     ids = taken.tokens.cpu()
     for own, layer, number in zip(stack, taken.arrays, taken.numbers):
         own.copy_(layer.detach())

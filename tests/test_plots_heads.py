@@ -253,7 +253,10 @@ def test_the_ideal_sink_rests_on_special_tokens_as_the_real_one_is_outlined():
     rests[0] = True
     for query in (~rests).nonzero().flatten().tolist():
         assert image(ideal)[query].filled(0) == pytest.approx(rests.numpy() / int(rests.sum()))
-    lines = [{tuple(map(tuple, line)) for line in panel.collections[0].get_segments()} for panel in (ideal, real)]
+    lines = [
+        {tuple(map(tuple, line)) for line in panel.collections[0].get_segments()}
+        for panel in (ideal, real)
+    ]
     assert lines[0] == lines[1]
 
 
