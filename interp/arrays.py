@@ -18,7 +18,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from interp.archives import read_arrays, read_tokens
-from interp.errors import InputError, truth
+from interp.errors import InputError, told, truth
 from interp.generated import is_generated, stitched
 from interp.patterns import (
     FUSED,
@@ -326,10 +326,23 @@ def layer_number(name: Any) -> int | None:
 
 
 def saved(value: Any) -> Any:
-    """What a proxy that nnsight saved holds as its `value`; anything else as it is."""
+    """What a proxy that nnsight saved holds as its `value`; anything else as it is.
+
+    Raises:
+        InputError: If the proxy has none, since nothing was run or saved.
+    """
     if type(value) in (list, tuple):
         return type(value)(saved(item) for item in value)
-    return saved(value.value) if hasattr(value, "value") else value
+    try:
+        inner = value.value
+    except AttributeError:
+        return value
+    except Exception as error:  # Whatever a library raises where nothing was run.
+        raise InputError(
+            f"patterns must be run and saved, got a {type(value).__name__} without a value:"
+            f" {told(error)}"
+        ) from error
+    return value if inner is value else saved(inner)
 
 
 def carries_tokens(source: Any) -> bool:

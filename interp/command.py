@@ -6,6 +6,7 @@ import io
 import logging
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
@@ -80,6 +81,7 @@ def run(main: Callable[..., None]) -> None:
     logger.addHandler(
         RichHandler(console=CONSOLE, show_time=False, show_level=False, show_path=False)
     )
+    warnings.showwarning = lambda message, *_: logger.warning("%s", message)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # A console without the letter shows a ?.

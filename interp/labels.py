@@ -216,7 +216,7 @@ def as_windows(windows: Any, number: int) -> list[int | None]:
 
     Raises:
         InputError: If there is not one entry for each layer, in order, or one is neither None nor
-            a whole number from 1 up.
+            a whole number from 1 to 2,147,483,647.
     """
     if windows is None:
         return [None] * number
@@ -229,7 +229,7 @@ def as_windows(windows: Any, number: int) -> list[int | None]:
         )
     for one in listed:
         if one is not None:
-            whole("windows", one, least=1)
+            whole("windows", one, least=1, most=2**31 - 1)
     return [one if one is None or isinstance(one, Blocks) else int(one) for one in listed]
 
 

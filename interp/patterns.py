@@ -322,7 +322,11 @@ def check_pattern(
         row, head, at = (off == off.max()).nonzero()[0].tolist()
         total = rows[row, head, at].sum().item()
         rule = "sum to at most 1" if learned_sinks else "sum to 1"
-        hint = "; less is right with learned_sinks=True alone" if total < 1 else ""
+        hint = (
+            "; less is right with learned sinks alone (learned_sinks=True, --learned-sinks)"
+            if total < 1
+            else ""
+        )
         raise InputError(
             f"pattern rows must {rule}, got {total:.3g} in {where}, head {head}, query {at}{hint}"
         )

@@ -652,3 +652,26 @@ def test_truths_in_a_file_of_ids_are_no_ids(tmp_path):
         (tmp_path / "ids.json").write_text(content)
         with pytest.raises(InputError, match="each of tokens must be a whole number, got"):
             interp.read_patterns(torch.eye(3)[None], tmp_path / "ids.json")
+
+
+class Unrun:
+    """Stands for what a tracing library hands out before anything was run."""
+
+    @property
+    def value(self):
+        raise ValueError("not run yet")
+
+
+class Itself:
+    """Its value is itself."""
+
+    @property
+    def value(self):
+        return self
+
+
+def test_what_was_never_run_is_told_so_and_what_holds_itself_is_no_pattern():
+    with pytest.raises(InputError, match=r"run and saved, got a Unrun .*: ValueError: not run yet"):
+        interp.classify_heads(Unrun(), torch.arange(4))
+    with pytest.raises(InputError):
+        interp.classify_heads(Itself(), torch.arange(4))

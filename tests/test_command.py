@@ -60,3 +60,19 @@ def test_a_bad_value_is_told_with_its_options_name(script, option, value, tmp_pa
     assert option in line
     assert len(done.stderr.splitlines()) <= 2  # The other says what was begun.
     assert list(tmp_path.iterdir()) == []
+
+
+WARNS = """
+import warnings
+from interp.command import run
+
+def main() -> None:
+    warnings.warn("row 0 opens with BOS twice")
+
+run(main)
+"""
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_source():
+    done = subprocess.run([sys.executable, "-c", WARNS], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (0, "row 0 opens with BOS twice")

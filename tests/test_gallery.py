@@ -418,6 +418,18 @@ REFUSED = {
         "tokens must match the patterns, got 1 rows of 6 tokens for 1 patterns over 7 positions",
     ),
     "no ids": ({}, "tokens must be given"),
+    "labels that are no text": (
+        {"tokens": torch.arange(7), "texts": list(range(7))},
+        "texts must be a list for each row of the batch, got 7 for 1 rows",
+    ),
+    "rows of labels that are no text": (
+        {"tokens": torch.arange(7), "texts": [[None] * 7]},
+        "texts must be the text of each token, got others in row 0",
+    ),
+    "a title that is no text": (
+        {"tokens": torch.arange(7), "title": 5},
+        "title must be text, got 5",
+    ),
     "texts of another batch": (
         {"tokens": torch.arange(7), "texts": [list("abcdefg")] * 2},
         "texts must be a list for each row of the batch, got 2 for 1 rows",

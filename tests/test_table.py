@@ -526,6 +526,7 @@ def test_a_table_without_heads_is_not_written(tmp_path, frame):
         ({"windows": {0: 1}}, "windows must be a list of one entry a layer"),
         ({"windows": ["a"]}, "windows must be a whole number, got 'a'"),
         ({"windows": [True]}, "windows must be a whole number, got True"),
+        ({"windows": [10**20]}, "windows must be from 1 to 2147483647, got 1000000"),
         ({"windows": [1, None]}, "windows must have one entry for each of 1 layers, got 2"),
         ({"thresholds": {"sink": 0.5}}, "thresholds must be interp.Thresholds(...), got dict"),
         ({"special": [1.5]}, "special must be a whole number, got 1.5"),

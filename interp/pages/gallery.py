@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from interp.errors import InputError, is_number
+from interp.errors import InputError, is_number, quoted
 from interp.heads import Head
 from interp.labels import CROSS, HeadLabel
 from interp.pages.page import Gallery
@@ -232,10 +232,12 @@ def _fitted(
     scan: HeadScan,
     heads: set[Head],
     prompts: list[Prompt],
-    title: str | None,
+    title: Any,
     room: int,
 ) -> Gallery:
     """The gallery, with as many heads as there is room for."""
+    if not isinstance(title, str | None):
+        raise InputError(f"title must be text, got {quoted(title)}")
     model = f"{scan.made_by['model']}: " if "model" in scan.made_by else ""
     name = prose(f"{model}attention heads" if title is None else title)
     notes = [note for prompt in prompts for note in prompt.notes]

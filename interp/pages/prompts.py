@@ -267,6 +267,8 @@ def _texts_of(
             raise InputError(f"prompt must have at least one token, got none in row {row}")
         real = slice(int(place[0]), int(place[-1]) + 1)
         words = [f"<{i}>" for i in own[real].tolist()] if texts is None else list(texts[row])
+        if not all(isinstance(word, str) for word in words):
+            raise InputError(f"texts must be the text of each token, got others in row {row}")
         if len(words) != len(place):
             raise InputError(
                 f"texts must have one entry per token, got {len(words)} for the"
