@@ -173,8 +173,9 @@ def _check_intervals(frame: pd.DataFrame) -> None:
 
 
 def _check_labels(frame: pd.DataFrame) -> None:
-    """Refuse labels that no scan gives, in another order than theirs, or without a score."""
-    columns = [column for column in (*KINDS, "window") if column in frame]
+    """Refuse labels that no scan gives, in another order, or that no score bears out."""
+    chances = [f"{kind}_chance" for kind in KINDS]
+    columns = [column for column in (*KINDS, *chances, "window") if column in frame]
     for row in frame.reindex(columns=["name", "label", "labels", *columns]).to_dict("records"):
         name, label, labels = row["name"], row["label"], row["labels"]
         there = {column for column in columns if not pd.isna(row[column])}
@@ -194,3 +195,6 @@ def _check_labels(frame: pd.DataFrame) -> None:
         for label in labels:
             if there.isdisjoint(_SHOWN_BY[label]):
                 raise InputError(f"label must have a score in {_SHOWN_BY[label][0]}, {got}")
+            kind = _SHOWN_BY[label][0]  # A window of the architecture has no chance.
+            if {kind, f"{kind}_chance"} <= there and row[kind] < row[f"{kind}_chance"] - _SLACK:
+                raise InputError(f"label must have a score in {kind} above its chance, {got}")

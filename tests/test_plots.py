@@ -293,7 +293,7 @@ def test_a_scan_without_labelled_heads_is_a_sentence():
     ],
 )
 def test_the_prompt_is_described_from_its_tokens(opening, body, said):
-    patterns = patterns_of([["uniform"]], torch.tensor(opening + body))
+    patterns = patterns_of([["uniform", "uniform"]], torch.tensor(opening + body))
     told = words(pattern_page(NOTHING, patterns))
     assert said in told.replace("\n", " ")
 
@@ -418,7 +418,9 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
         pattern_page(SCAN, patterns_of(PLAN[:1]))
     empty = patterns_of()
     empty.tokens = torch.full_like(empty.tokens, NONE)
-    with pytest.raises(InputError, match="prompt must have at least one token, got none in row 0"):
+    with pytest.raises(
+        InputError, match="tokens must be more than padding in each row, got none in row 0"
+    ):
         pattern_page(SCAN, empty)
     with pytest.raises(InputError, match="scan must hold at least one head, got none"):
         score_mosaic(HeadScan(SCAN.frame.head(0), {}))

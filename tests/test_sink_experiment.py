@@ -45,6 +45,7 @@ def saved(tmp_path_factory):
     scan = interp.scan_heads(path / "model", rows=2, quick=True)
     scan.frame["label"] = ["induction", *["sink"] * 5, "mixed", "mixed"]
     scan.frame["labels"] = [[label] for label in scan.frame["label"]]
+    scan.frame[["induction", "sink"]] = 1.0  # As heads with these labels have it.
     scan.save(path / "heads.json")
     return path
 

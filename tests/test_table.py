@@ -205,6 +205,14 @@ def test_labels_that_no_scan_gives_are_refused(saved, tmp_path, labels, rule):
     assert rule in refused_when(saved, tmp_path, change)
 
 
+def test_a_label_whose_score_is_below_chance_is_refused(saved, tmp_path):
+    def change(edited):
+        edited["heads"][0].update(label="sink", labels=["sink"], sink=0.0, sink_chance=0.2)
+
+    rule = "label must have a score in sink above its chance, got 'sink' for L0H0"
+    assert rule in refused_when(saved, tmp_path, change)
+
+
 def test_a_label_is_the_first_of_all_that_hold(saved, tmp_path):
     told = refused_when(saved, tmp_path, lambda edited: edited["heads"][0].update(label="sink"))
     assert "label must be the first of labels, got 'sink' for L0H0" in told
