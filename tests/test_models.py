@@ -155,6 +155,7 @@ def test_ordinary_ids_are_known_to_model_and_tokenizer_and_not_special():
         ([5] * 65, "prompt must fit the model's context of 64 tokens, got 65 in row 0"),
         ([5, 200], "token ids must be from 0 to 199, got 200 in row 0"),
         ([5, -7], "token ids must be from 0 to 199, got -7 in row 0"),
+        ([5, -3, 7], "token ids must be from 0 to 199, got -3 in row 0"),
         ([5, -1, 5], "padding must be at the ends of a row, got it between tokens in row 0"),
         ([5.5, 6.0], "inputs must be text or whole token ids"),
         (None, "inputs must be text or token ids, got NoneType"),

@@ -377,3 +377,15 @@ def test_without_bos_the_report_says_that_the_first_position_is_an_ordinary_toke
     planted.__dict__.update(vars(found))
     head = interp.classify_heads(planted)[0]
     assert (head.label, head.sink_at) == ("sink", "an ordinary token at 0")
+
+
+def test_a_decoder_whose_settings_open_it_both_ways_is_read_so():
+    loaded = tiny("llama", is_causal=False)
+    loaded.set_attn_implementation("eager")
+    ids = torch.tensor([[5, 6, 7, 8, 9, 5]])
+    own = torch.stack(loaded.eval()(ids, output_attentions=True).attentions)
+    assert own.triu(1).any()
+    model = interp.load_model(loaded)
+    assert model.direction == "both ways"
+    assert torch.allclose(interp.attention_patterns(model, ids), own, atol=1e-6)
+    assert "next_token" in interp.scan_heads(model, rows=2, length=24).frame

@@ -23,7 +23,9 @@ def direction(config: Any, architecture: str | None) -> Direction:
     if getattr(config, "is_decoder", False) or getattr(config, "causal", False):
         return "causal"
     masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return "both ways" if masked or encoder else "causal"
+    # Decoders too are run without a causal mask where their settings say so (embedders).
+    open_both_ways = getattr(config, "is_causal", True) is False
+    return "both ways" if masked or encoder or open_both_ways else "causal"
 
 
 def class_for(config: Any) -> Any:

@@ -209,10 +209,10 @@ class Model:
                     f"prompt must fit the model's context of {self.n_ctx} tokens,"
                     f" got {len(row)} in row {index}"
                 )
-            if (worst := max(row, key=abs)) >= self._n_embeddings or min(row) < 0:
+            if odd := [i for i in row if not 0 <= i < self._n_embeddings]:
                 raise InputError(
                     f"token ids must be from 0 to {self._n_embeddings - 1},"
-                    f" got {worst} in row {index}"
+                    f" got {odd[0]} in row {index}"
                 )
             if self.bos is not None and row[:2] == [self.bos, self.bos]:
                 warnings.warn(f"row {index} opens with BOS twice", stacklevel=2)
