@@ -11,7 +11,7 @@ import numpy as np
 import safetensors
 
 from interp.contents import parsed, shown, text_of
-from interp.errors import InputError
+from interp.errors import InputError, said
 from interp.memory import refuse_beyond
 
 
@@ -63,7 +63,7 @@ def _read(
         raise InputError(f"{path} must be a whole {path.suffix} file: {error}") from None
     # What a damaged file can set off is not for numpy's or Python's readers to say: all of it.
     except Exception as error:
-        told = " ".join(str(error).split())[:150] or type(error).__name__
+        told = said(error)[:150] or type(error).__name__
         if "pickle" in told or "Python objects" in told:
             told = "Python objects, which are never opened"
         raise InputError(f"{path} must be a whole {path.suffix} file, got: {told}") from error

@@ -43,8 +43,18 @@ def told(error: Exception) -> str:
         >>> told(AssertionError()), told(KeyError("bias"))
         ('AssertionError', "KeyError: 'bias'")
     """
-    said = "".join(c if c.isprintable() or c.isspace() else ascii(c)[1:-1] for c in str(error))
-    return ": ".join(filter(None, (type(error).__name__, " ".join(said.split())[:_TOLD])))
+    return ": ".join(filter(None, (type(error).__name__, said(error))))
+
+
+def said(error: Exception) -> str:
+    r"""As `told`, without the kind.
+
+    Example:
+        >>> said(ValueError("two\nlines")), said(AssertionError())
+        ('two lines', '')
+    """
+    text = "".join(c if c.isprintable() or c.isspace() else ascii(c)[1:-1] for c in str(error))
+    return " ".join(text.split())[:_TOLD]
 
 
 def whole(name: str, value: Any, *, least: int | None = None, most: int | None = None) -> int:

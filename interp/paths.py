@@ -35,7 +35,7 @@ from torch import Tensor
 
 from interp.direct import Readout, through
 from interp.edges import Edge, PathEffects, edges_of
-from interp.errors import InputError, whole, whole_seed
+from interp.errors import InputError, said, whole, whole_seed
 from interp.files import versions
 from interp.heads import Head
 from interp.hooks import attention_layers, run_with
@@ -313,7 +313,7 @@ def _readout(model: Model) -> Readout:
         raise InputError(f"{refused}{error}") from error
     except Exception as error:
         # An architecture may differ in any way; the caller's mistake is always the model.
-        told = " ".join(str(error).split())[:200]
+        told = said(error)
         why = f"its way to the logits is not known ({type(error).__name__}: {told})"
         raise InputError(refused + why) from error
     return readout

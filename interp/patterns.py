@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, quoted, whole
+from interp.errors import InputError, quoted, said, whole
 from interp.targets import NONE, first_token, positions, within
 
 MOST_LAYERS = 1000
@@ -243,7 +243,7 @@ def as_tensor(values: Any, rule: str) -> Tensor:
         for one in _singly(values):
             if not isinstance(one, int | float | complex | Tensor):
                 raise InputError(f"{rule}, got {quoted(one)}") from None
-        raise InputError(f"{rule}: {' '.join(str(error).split())[:200]}") from None
+        raise InputError(f"{rule}: {said(error)}") from None
 
 
 def _singly(values: Any) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from interp.columns import AT_DISTANCE, EFFECT, SCORED, places, typed
 from interp.contents import as_path, content_of, shown
-from interp.errors import InputError, quoted
+from interp.errors import InputError, quoted, said
 from interp.files import staged
 from interp.formats import FORMATS, Format
 from interp.heads import Head
@@ -225,7 +225,7 @@ class HeadScan:
             told = str(error)
         # What a damaged file can set off is not for the readers of pandas to say: all of it.
         except Exception as error:
-            why = " ".join(str(error).split())[:80]
+            why = said(error)[:80]
             told = f"it is no whole {path.suffix} file, got {type(error).__name__} {why}"
         raise InputError(f"{shown(path)} must be a table of heads: {told}")
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from interp.errors import said
 from interp.memory import refuse_beyond
 from interp.models.switches import evaluating
 from interp.models.wrapped import twin
@@ -42,8 +43,7 @@ def off_cpu(model: Any, name: str) -> float | None:
         off = largest_difference(model, twin(model, "cpu"))
     except Exception as error:
         # Weights that are packed for a device, and the like, fail in ways of their own.
-        reason = " ".join(str(error).split())[:200]
-        LOG.warning("%s could not be held against the CPU's: %s", what, reason)
+        LOG.warning("%s could not be held against the CPU's: %s", what, said(error))
         return None
     if off > (1e-3 if model.dtype == torch.float32 else 5e-2):
         LOG.warning("%s is off the CPU's by up to %.2g: use the CPU", what, off)
