@@ -29,8 +29,8 @@ from torch import Tensor
 
 import interp
 from interp import command, files
-from interp.composition import KINDS
-from interp.folded import composition_scores
+from interp.weights.composition import KINDS
+from interp.weights.folded import composition_scores
 
 Scores = dict[str, Tensor]
 

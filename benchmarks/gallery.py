@@ -23,11 +23,12 @@ import typer
 from playwright.sync_api import Browser, Error, sync_playwright
 
 import interp
-from interp import command, files, tokens
+from interp import command, files
 from interp.errors import InputError
-from interp.hooks import AttentionPatterns
-from interp.pages.gallery import gallery
-from interp.pages.packing import unpacked
+from interp.kinds import probes as tokens
+from interp.models.hooks import AttentionPatterns
+from interp.show.pages.gallery import gallery
+from interp.show.pages.packing import unpacked
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 WINDOW = {"width": 1280, "height": 900}

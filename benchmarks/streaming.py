@@ -23,12 +23,14 @@ import torch
 import typer
 
 import interp
-from interp import command, files, plots, tokens
-from interp.hooks import cheap_forward, run
-from interp.mass import Attention
-from interp.scan import kinds_of
-from interp.scores import LayerScores, Thresholds, ask, score_layer
-from interp.stream import stream
+from interp import command, files
+from interp.kinds import probes as tokens
+from interp.kinds.mass import Attention
+from interp.kinds.scores import LayerScores, Thresholds, ask, score_layer
+from interp.models.hooks import cheap_forward, run
+from interp.models.stream import stream
+from interp.scan.scan import kinds_of
+from interp.show import figures as plots
 
 KINDS = ("previous_token_head", "duplicate_token_head", "induction_head")
 PEER_LENGTHS = 2048

@@ -8,26 +8,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from interp.arrays import read_patterns
     from interp.circuits.build import build_circuit
     from interp.circuits.compare import compare_circuits
-    from interp.definitions import scores_by_definition
     from interp.effects import verify
+    from interp.effects.paths import path_effects
     from interp.errors import InputError
-    from interp.folded import composition_scores
     from interp.heads import Head
-    from interp.hooks import attention_patterns
-    from interp.labels import HeadLabel, classify_heads
+    from interp.kinds.labels import HeadLabel
+    from interp.kinds.scores import Thresholds
     from interp.models import Model, load_model
-    from interp.pages.gallery import gallery
-    from interp.pages.page import Gallery
-    from interp.paths import path_effects
-    from interp.patterns import AttentionPatterns
-    from interp.prompts import PromptScores, score_prompts
-    from interp.published import compare_with_published, published_heads
-    from interp.scan import scan_heads
-    from interp.scores import Thresholds
-    from interp.table import HeadScan
+    from interp.models.hooks import attention_patterns
+    from interp.patterns.classify import classify_heads
+    from interp.patterns.definitions import scores_by_definition
+    from interp.patterns.read import read_patterns
+    from interp.patterns.tensor import AttentionPatterns
+    from interp.scan.prompts import PromptScores, score_prompts
+    from interp.scan.scan import scan_heads
+    from interp.scan.table import HeadScan
+    from interp.show.pages.gallery import gallery
+    from interp.show.pages.page import Gallery
+    from interp.trust.published import compare_with_published, published_heads
+    from interp.weights.folded import composition_scores
 
 __version__ = "0.1.0"
 
@@ -59,30 +60,30 @@ __all__ = [
 ]
 
 _HOME = {
-    "AttentionPatterns": "patterns",
-    "Gallery": "pages.page",
+    "AttentionPatterns": "patterns.tensor",
+    "Gallery": "show.pages.page",
     "Head": "heads",
-    "HeadLabel": "labels",
-    "HeadScan": "table",
+    "HeadLabel": "kinds.labels",
+    "HeadScan": "scan.table",
     "InputError": "errors",
     "Model": "models",
-    "PromptScores": "prompts",
-    "Thresholds": "scores",
-    "attention_patterns": "hooks",
+    "PromptScores": "scan.prompts",
+    "Thresholds": "kinds.scores",
+    "attention_patterns": "models.hooks",
     "build_circuit": "circuits.build",
-    "classify_heads": "labels",
+    "classify_heads": "patterns.classify",
     "compare_circuits": "circuits.compare",
-    "compare_with_published": "published",
-    "composition_scores": "folded",
-    "gallery": "pages.gallery",
+    "compare_with_published": "trust.published",
+    "composition_scores": "weights.folded",
+    "gallery": "show.pages.gallery",
     "load_model": "models",
-    "path_effects": "paths",
-    "published_heads": "published",
-    "read_patterns": "arrays",
-    "scan_heads": "scan",
-    "score_prompts": "prompts",
-    "scores_by_definition": "definitions",
-    "verify": "effects",
+    "path_effects": "effects.paths",
+    "published_heads": "trust.published",
+    "read_patterns": "patterns.read",
+    "scan_heads": "scan.scan",
+    "score_prompts": "scan.prompts",
+    "scores_by_definition": "patterns.definitions",
+    "verify": "effects.verify",
 }
 
 

@@ -47,8 +47,8 @@ def main(
     with command.about("--scan"):
         table = interp.HeadScan.load(given) if given and zoo else None
     # Late: a mistake in the call need not wait for transformers.
-    from interp.pages import lab, stepped
-    from interp.pages import zoo as real
+    from interp.course import lab, stepped
+    from interp.show.pages import zoo as real
 
     with files.staged(out.parent) as scratch:
         with command.progress("running the circuit") as step:

@@ -29,7 +29,8 @@ def main(
     Exit code: 0 when every number is as expected, 1 when one is not (the file is there all
     the same), 2 for a mistake in the call.
     """
-    from interp import InputError, costs, files, numbers, records
+    from interp import InputError, files
+    from interp.course import costs, numbers, records
 
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"figure must end in .png, .svg or .pdf, got {figure.name!r}")
@@ -41,11 +42,12 @@ def main(
         )
         (scratch / "attention_numbers.json").write_text(text + "\n", encoding="utf-8")
     if figure is not None:
-        from interp.plots.designed import designed_heads
-        from interp.plots.style import save_figure
+        from interp.course.designed import EXAMPLE, patterns
+        from interp.show.figures.designed import designed_heads
+        from interp.show.figures.style import save_figure
 
         with files.staged(figure.parent) as scratch:
-            save_figure(designed_heads(), scratch / figure.name)
+            save_figure(designed_heads(EXAMPLE.words, patterns(), window=4), scratch / figure.name)
     command.show(*records.lines(measured), f"wrote attention_numbers.json to {out}")
     if not all(record.ok for record in measured):
         raise typer.Exit(1)

@@ -40,8 +40,9 @@ def main(
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
     import interp
-    from interp import files, plots
+    from interp import files
     from interp.circuits import compare, learned
+    from interp.show import figures as plots
 
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
     with files.staged(out) as scratch:
@@ -69,7 +70,7 @@ def main(
 
 def _lines(found: "Comparison") -> Iterator["str | Table"]:
     from interp.circuits.compare import MEASURES
-    from interp.report import plain_table
+    from interp.scan.report import plain_table
 
     table = plain_table("measure", *(f">{name}" for name in found.circuits))
     table.add_row("earlier head", *(_head(c, "previous_token") for c in found.circuits.values()))

@@ -70,10 +70,13 @@ def main(
     """
     command.refuse_astray(context, OF_EITHER)
     import interp
-    from interp import arrays, files, given, plots, report
-    from interp import tokens as probes
-    from interp.definitions import DEFINITIONS
-    from interp.targets import NONE
+    from interp import files
+    from interp.kinds import probes
+    from interp.kinds.targets import NONE
+    from interp.patterns import read as arrays
+    from interp.patterns.definitions import DEFINITIONS
+    from interp.scan import given, report
+    from interp.show import figures as plots
 
     definitions = [] if also is None else command.listed(also, list(DEFINITIONS), name="--also")
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")

@@ -15,7 +15,7 @@ import typer
 from interp import command
 
 FEWEST = 336
-"""As `interp.accuracy.FEWEST`, which takes seconds to import."""
+"""As `interp.trust.accuracy.FEWEST`, which takes seconds to import."""
 
 TABLE = Path(__file__).parent.parent / "figures" / "heads.csv"
 
@@ -49,7 +49,9 @@ def main(
 
     Exit code: 0 when the file is there and whole, 2 for a mistake in the call.
     """
-    from interp import HeadScan, InputError, accuracy, files, plots, shortcut
+    from interp import HeadScan, InputError, files
+    from interp.show import figures as plots
+    from interp.trust import accuracy, shortcut
 
     if out.suffix != ".json":
         raise InputError(f"out must end in .json, got {out.name!r}")

@@ -34,8 +34,10 @@ def main(
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
     import interp
-    from interp import InputError, files, plots, tokens
-    from interp.sensitivity import compare_scans
+    from interp import InputError, files
+    from interp.kinds import probes as tokens
+    from interp.show import figures as plots
+    from interp.trust.sensitivity import compare_scans
 
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
     sizes = command.whole_numbers(lengths, name="--lengths", least=12)

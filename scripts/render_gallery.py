@@ -114,8 +114,9 @@ def main(
     """
     command.refuse_astray(context, OF_EITHER)
     import interp
-    from interp import files, plots
-    from interp.pages import gallery as pages
+    from interp import files
+    from interp.show import figures as plots
+    from interp.show.pages import gallery as pages
 
     pages.room_of(limit)
     formats = command.listed(format, ("html", "png", "svg", "pdf"), name="--format")
@@ -170,8 +171,8 @@ def main(
 
 def _of_model(model: "Model", rows: list[list[int]], titles: list[str] | None, seed: int) -> Shown:
     from interp import attention_patterns, scan_heads
-    from interp.pages import gallery as pages
-    from interp.patterns import beginning
+    from interp.patterns.tensor import beginning
+    from interp.show.pages import gallery as pages
 
     causal = model.direction == "causal"
 
@@ -194,8 +195,10 @@ def _of_model(model: "Model", rows: list[list[int]], titles: list[str] | None, s
 
 
 def _of_file(file: Path, tokens: Path | None, special: str | None, how: dict[str, bool]) -> Shown:
-    from interp import arrays, gallery, given
-    from interp.targets import NONE
+    from interp import gallery
+    from interp.kinds.targets import NONE
+    from interp.patterns import read as arrays
+    from interp.scan import given
 
     ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
     taken = arrays.take(file, tokens)
@@ -251,8 +254,8 @@ def _prompts(
     model: "Model", texts: list[tuple[str, str]], seed: int
 ) -> tuple[list[list[int]], list[str] | None]:
     """The token ids of each prompt, and titles where the prompts are our own."""
-    from interp import tokens
-    from interp.scan import encoded_passages
+    from interp.kinds import probes as tokens
+    from interp.scan.scan import encoded_passages
 
     if texts:
         rows = []
@@ -285,8 +288,8 @@ def _figures(
     step: command.Stage,
 ) -> "Iterator[tuple[str, Figure]]":
     """Each figure that is asked for, with its name."""
-    from interp import plots
-    from interp.pages.kinds import WORDS
+    from interp.kinds.looks import WORDS
+    from interp.show import figures as plots
 
     if "layers" in asked:
         yield "score_by_layer", plots.score_by_layer(table)

@@ -47,7 +47,7 @@ def main(
     Exit code: 0 when both files are there and whole, 2 for a mistake in the call.
     """
     import interp
-    from interp.prompts import prompts_in, telling
+    from interp.scan.prompts import prompts_in, telling
 
     with telling(out):
         prompts_in(prompts)  # What is wrong with the file is told before a model is loaded.

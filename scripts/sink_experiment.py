@@ -39,8 +39,10 @@ def main(
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
     import interp
-    from interp import files, plots, sink_experiment, windowed
+    from interp import files
+    from interp.effects import sink_experiment, windowed
     from interp.models import ahead
+    from interp.show import figures as plots
 
     formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
     context = ahead.context_of(model)

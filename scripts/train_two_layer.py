@@ -62,7 +62,8 @@ def main(
     import torch
 
     import interp
-    from interp import files, models, plots
+    from interp import files, models
+    from interp.show import figures as plots
 
     torch.set_num_threads(1)  # The same numbers on any number of cores, and hardly slower.
     model = models.attention_only(

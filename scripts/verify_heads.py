@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from interp import command
-from interp.verdicts import FEW_DRAWS, Verification, as_json_path
+from interp.effects.verdicts import FEW_DRAWS, Verification, as_json_path
 
 
 def main(
@@ -56,7 +56,8 @@ def main(
     Exit code: 0 when the file is there and whole, 2 for a mistake in the call.
     """
     import interp
-    from interp import effects, files
+    from interp import files
+    from interp.effects import verify as effects
     from interp.models import ahead
 
     methods = command.listed(method, ("zero", "mean"), name="--method")

@@ -111,7 +111,7 @@ def own_patterns(model: transformers.PreTrainedModel, ids: Tensor) -> list[Tenso
 
 def read(model: interp.Model, ids: Tensor) -> dict[int, Tensor]:
     """Each layer's patterns, without hooks where those cannot run the model."""
-    from interp.stream import stream
+    from interp.models.stream import stream
 
     stack = "encoder" if model.direction == "encoder-decoder" else None
     try:

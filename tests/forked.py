@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
+from places import SCRIPTS
 
 _SERVER = """
 import json, os, runpy, signal, sys, traceback
-import interp.models, interp.pages.gallery, interp.plots, interp.prompts, interp.scan
+import interp.models, interp.show.pages.gallery, interp.show.figures, interp.scan.prompts,
+interp.scan.scan
 
 def hook(last, part):
     def see(event, about):

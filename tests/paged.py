@@ -4,13 +4,13 @@ import torch
 from test_encoder_decoder import random_model
 from test_two_directional import CLS, SEP, bert_tokenizer, planted
 
-from interp.arrays import read_patterns
-from interp.hooks import AttentionPatterns, attention_patterns
-from interp.labels import classify_heads
+from interp.kinds.targets import NONE, TARGETS
 from interp.models import load_model
-from interp.pages.gallery import gallery
-from interp.table import HeadScan
-from interp.targets import NONE, TARGETS
+from interp.models.hooks import AttentionPatterns, attention_patterns
+from interp.patterns.classify import classify_heads
+from interp.patterns.read import read_patterns
+from interp.scan.table import HeadScan
+from interp.show.pages.gallery import gallery
 
 PERIOD = 12
 TOKENS = torch.tensor([0, *range(10, 10 + PERIOD), *range(10, 10 + PERIOD)])

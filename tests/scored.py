@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from interp.scores import LayerScores, Thresholds, ask, score_layer
+from interp.kinds.scores import LayerScores, Thresholds, ask, score_layer
 
 
 def scored(attention: Any, tokens: Any, *, thresholds: Thresholds, **asked: Any) -> LayerScores:

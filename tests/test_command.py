@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import SCRIPTS
 
-SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
+SCRIPTS = sorted((SCRIPTS).glob("*.py"))
 
 
 def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,13 +3,12 @@
 import doctest
 import json
 import re
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from interp.circuits.compare import MEASURES
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 COMPARISON = json.loads(
     (ROOT / "figures" / "circuits" / "comparison.json").read_text(encoding="utf-8")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import interp
-from interp.accuracy import measure_accuracy
 from interp.errors import InputError, is_number, truth, whole, whole_seed
-from interp.tokens import repeated
+from interp.kinds.probes import repeated
+from interp.trust.accuracy import measure_accuracy
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), torch.tensor(3)])

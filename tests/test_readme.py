@@ -4,14 +4,13 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from places import ROOT
 
 import interp
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [c.strip() for c in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)]
 
@@ -137,11 +136,6 @@ echo "${test_command% && *-m pytest*}"
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))
 def test_what_is_linked_is_there(name):
     assert (ROOT / name).exists()
-
-
-def test_every_module_is_described():
-    described = set(re.findall(r"`interp/(\w+)\.py`", README))
-    assert described == {p.stem for p in (ROOT / "interp").glob("*.py")} - {"__init__"}
 
 
 def test_the_version_installed_is_the_one_of_the_package():

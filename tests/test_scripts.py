@@ -7,17 +7,16 @@ import pickle
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from forked import forked
+from places import ROOT
 from tiny_models import tiny
 
 import interp
 
-ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "find_induction_heads.py"
 TABLES = {"heads.csv", "heads.parquet", "heads.json"}
 FIGURES = {
@@ -76,6 +75,7 @@ def test_the_tables_agree_and_have_the_columns_that_others_rely_on(tiny_run):
     )
 
 
+@pytest.mark.fault("B73")
 def test_the_same_seed_gives_the_same_bytes_in_another_process(tiny_run):
     path, _ = tiny_run
     again = path / "again"
@@ -91,6 +91,7 @@ def test_only_the_formats_asked_for_are_drawn(tiny_run, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == TABLES | {"score_mosaic.pdf", "pattern_page.pdf"}
 
 
+@pytest.mark.fault("B68")
 def test_an_ascii_console_gets_the_same_files(tiny_run, tmp_path):
     path, _ = tiny_run
     ascii_only = {
@@ -231,6 +232,7 @@ class Marker:
         return open, (str(self.path), "w")
 
 
+@pytest.mark.fault("B83")
 def test_a_hostile_model_is_refused_with_exit_code_2_and_nothing_is_left(scripts, tmp_path):
     tiny("gpt2").save_pretrained(tmp_path / "model")
     weights = tmp_path / "model" / "model.safetensors"
@@ -281,6 +283,7 @@ def test_patterns_in_a_file_give_the_same_tables_and_figures_with_no_model_at_al
         assert not {"induction_low", "induction_null", "text_sink", "ov_copying"} & {*frame}
 
 
+@pytest.mark.fault("B113")
 def test_the_record_says_where_patterns_came_from_and_what_they_cannot_tell(given_run):
     path, done, _, _ = given_run
     made_by = interp.HeadScan.load(path / "out" / "heads.json").made_by
@@ -295,6 +298,7 @@ def test_the_record_says_where_patterns_came_from_and_what_they_cannot_tell(give
     assert "special tokens, which are no queries and no targets: 1, 2" in done.stdout
 
 
+@pytest.mark.fault("B55")
 def test_rows_that_sum_to_less_are_taken_when_the_script_is_told_so(given_run, tmp_path):
     path, _, patterns, _ = given_run
     np.save(tmp_path / "less.npy", 0.5 * patterns)

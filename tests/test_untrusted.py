@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from places import ROOT
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny
 
@@ -23,9 +24,7 @@ from interp.circuits.training import Recipe, Run
 from interp.files import refuse_of_another
 from interp.models import attention_only
 from interp.models.weight_files import check_folder
-from interp.table import HeadScan
-
-ROOT = Path(__file__).parent.parent
+from interp.scan.table import HeadScan
 
 
 class Marker:
@@ -58,6 +57,7 @@ def entry(start: int, stop: int, *, shape: object = None, dtype: str = "F32") ->
     return {"dtype": dtype, "shape": found, "data_offsets": [start, stop]}
 
 
+@pytest.mark.fault("B83")
 @pytest.mark.parametrize(
     "name", ["pytorch_model.bin", "model.pt", "model.safetensors", "weights.pkl", "tokenizer.json"]
 )
@@ -72,6 +72,7 @@ def test_a_pickle_of_any_name_in_a_model_is_never_opened(folder, tmp_path, name)
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+@pytest.mark.fault("B83")
 @pytest.mark.parametrize("name", ["heads.json", "heads.csv", "heads.parquet"])
 def test_a_pickle_with_the_name_of_a_result_is_never_opened(tmp_path, name):
     (tmp_path / name).write_bytes(pickle.dumps(Marker(tmp_path / "marker")))
@@ -79,6 +80,7 @@ def test_a_pickle_with_the_name_of_a_result_is_never_opened(tmp_path, name):
     assert not (tmp_path / "marker").exists()
 
 
+@pytest.mark.fault("B83")
 def test_no_code_here_unpickles():
     ways = (
         r"(import|from) (pickle|marshal|shelve|dill|joblib)|\b(torch\.load|read_pickle|eval|exec)\("
@@ -89,6 +91,7 @@ def test_no_code_here_unpickles():
         assert found is None, f"{path}: {found}"
 
 
+@pytest.mark.fault("B84")
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_code_that_comes_with_a_model_is_named_and_not_run(folder, tmp_path, file):
     settings = json.loads((folder / file).read_text())
@@ -110,6 +113,7 @@ def own(**settings: object) -> dict[str, object]:
 TEMPLATE = "{{ cycler.__init__.__globals__.os.system('touch marker') }}"
 
 
+@pytest.mark.fault("B84")
 @pytest.mark.parametrize(
     ("file", "settings"),
     [
@@ -210,6 +214,7 @@ def test_a_device_is_never_read_for_a_record(tmp_path):
     refuse_of_another(tmp_path, "a model")
 
 
+@pytest.mark.fault("B80")
 def test_a_file_of_weights_that_is_cut_anywhere_is_refused(folder):
     path = folder / "model.safetensors"
     content = path.read_bytes()
@@ -331,6 +336,7 @@ def test_links_to_files_are_followed_as_the_hubs_cache_has_them(folder, tmp_path
     assert interp.load_model(folder).n_layers == 2
 
 
+@pytest.mark.fault("B82")
 def test_attention_weights_under_other_names_are_not_made_up(folder):
     path = folder / "model.safetensors"
     weights = load_file(path)

@@ -10,7 +10,7 @@ from interp.circuits.absolute import Absolute
 from interp.circuits.built import BITS, LONGEST, MOST_SHARP, Built, Parts
 from interp.circuits.rotary import KV_HEADS, Rotary
 from interp.errors import InputError, is_number, whole, whole_seed
-from interp.tokens import passages
+from interp.kinds.probes import passages
 
 if TYPE_CHECKING:
     from interp.models import Model
@@ -85,7 +85,14 @@ def build_circuit(
     from interp.models import assembled
 
     texts = words(built.settings["vocab_size"], built.bos)
-    return assembled(built, texts, f"hand-built-{positions}")
+    return assembled(
+        built.family,
+        built.settings,
+        built.weights,
+        bos=built.bos,
+        words=texts,
+        name=f"hand-built-{positions}",
+    )
 
 
 def weights_of(

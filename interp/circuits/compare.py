@@ -3,7 +3,7 @@
 Each circuit is an earlier head, which looks at the previous token, and an induction head, which
 finds the place after an earlier copy by what the earlier head wrote there. They are measured by
 what they attend to, by what their weights say, by what the model loses without the earlier one,
-and by what reaches the induction head's keys (`interp.paths`).
+and by what reaches the induction head's keys (`interp.effects.paths`).
 """
 
 import json
@@ -17,24 +17,24 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.ablation import ablated, logits, losses
-from interp.columns import EFFECT
-from interp.direct import Readout
-from interp.edges import Edge
+from interp.effects.ablate import ablated, logits, losses
+from interp.effects.edges import Edge
+from interp.effects.paths import ask_of_stripe, path_effects
 from interp.errors import InputError, whole, whole_seed
 from interp.files import staged, versions
-from interp.folded import composition_scores, embedding, head_weights, token_sample
 from interp.heads import Head
-from interp.hooks import attention_patterns, run
-from interp.mass import Attention
+from interp.kinds.mass import Attention
+from interp.kinds.probes import Probe, repeated
+from interp.kinds.scores import Thresholds, score_layer
 from interp.models import Model, load_model
-from interp.paths import ask_of_stripe, path_effects
-from interp.scan import LENGTH, scan_heads
-from interp.scores import Thresholds, score_layer
-from interp.stream import stream, streams
-from interp.table import HeadScan
-from interp.tokens import Probe, repeated
-from interp.weights import ov_copy, qk_match
+from interp.models.hooks import attention_patterns, run
+from interp.models.stream import stream, streams
+from interp.scan.columns import EFFECT
+from interp.scan.scan import LENGTH, scan_heads
+from interp.scan.table import HeadScan
+from interp.weights.direct import Readout
+from interp.weights.folded import composition_scores, embedding, head_weights, token_sample
+from interp.weights.heads import ov_copy, qk_match
 
 SCHEMA_VERSION = 1
 
@@ -85,7 +85,7 @@ class Circuit:
         left_out: Why, by measure.
         by_period: For rows of one period each: `period`, `induction`, `loss` (nats).
         found: Scores of all induction heads and previous-token heads, by label.
-        edges: How every earlier head reaches every induction head (`interp.paths`).
+        edges: How every earlier head reaches every induction head (`interp.effects.paths`).
         patterns: Attention of the pair on one row of `SHOWN` tokens, by role.
     """
 

@@ -31,9 +31,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
 from interp.errors import InputError, is_number, whole, whole_seed
-from interp.scores import Thresholds, ask, score_layer
-from interp.targets import TARGETS
-from interp.tokens import Probe, repeated
+from interp.kinds.probes import Probe, repeated
+from interp.kinds.scores import Thresholds, ask, score_layer
+from interp.kinds.targets import TARGETS
 
 PERIODS = ("varying", "fixed", "none")
 """What distance rows repeat at: each its own, all the same, or not at all."""
@@ -300,7 +300,7 @@ def copy_losses(model: nn.Module, probe: Probe) -> dict[str, float | None]:
 
     `first_copy` is over the queries whose next token is new, as they are themselves;
     `second_copy` over those that are repeats, and whose next token is one too, as in
-    `interp.ablation.losses`. None where there are no such queries.
+    `interp.effects.ablate.losses`. None where there are no such queries.
     """
     lost = next_token_losses(model, probe.tokens)
     found = {}

@@ -1,7 +1,7 @@
 """The one door to transformers and TransformerLens: from a name to a `Model`.
 
 `load_model` takes a name, a folder, a file or a loaded model. What is then done with the
-hooks is in `interp.hooks`.
+hooks is in `interp.models.hooks`.
 """
 
 from interp.models.load import load_model

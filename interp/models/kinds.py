@@ -9,7 +9,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor as alibi
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor as alibi_of_mpt
 
 from interp.errors import InputError
-from interp.targets import Blocks
+from interp.kinds.targets import Blocks
 
 LOG = logging.getLogger("interp")
 
@@ -38,7 +38,7 @@ def windows(config: Any, n_layers: int, *, causal: bool = True) -> tuple[int | N
 
     A width of None or 0 is no limit; of a model that is not causal it is how far a query sees
     either way, itself not counted, and 0 is a window of itself alone. That of a layer
-    that attends within blocks of fixed places is their length, as `interp.targets.Blocks`.
+    that attends within blocks of fixed places is their length, as `interp.kinds.targets.Blocks`.
     """
     width, listed = _width(config), _listed(config, n_layers)
     if not causal and width is not None:

@@ -19,10 +19,10 @@ from transformer_lens.model_bridge.sources import (
     detect_tokenizer_bos_eos,
 )
 
-from interp import fetch
 from interp.errors import InputError, quoted, told
 from interp.files import staged
 from interp.memory import refuse_beyond
+from interp.models import fetch
 from interp.models.beside_cpu import off_cpu
 from interp.models.direction import Direction, class_for, direction
 from interp.models.gguf_header import check_gguf
@@ -36,7 +36,7 @@ from interp.models.wrapped import twin, unwrapped
 LOG = logging.getLogger("interp")
 
 DEFAULT = "SmolLM2-135M"
-"""What to ask for to get the model that needs no hub: see `interp.fetch`."""
+"""What to ask for to get the model that needs no hub: see `interp.models.fetch`."""
 
 FULL_NAME = "SmolLM2-135M-Instruct (Q4_1)"
 """What that model is: tuned for chat, its weights rounded to four bits."""

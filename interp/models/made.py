@@ -1,14 +1,15 @@
 """Models that are made here: of hand-set weights, or random ones to be trained; and saved."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
 import transformers
+from torch import Tensor
 
-from interp.circuits.built import Built
 from interp.errors import InputError
 from interp.files import staged
 from interp.models.load import CONVERTED, bridged
@@ -16,19 +17,30 @@ from interp.models.model import Model
 from interp.models.switches import quiet
 
 
-def assembled(built: Built, words: Sequence[str], name: str) -> Model:
+def assembled(
+    family: str,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    *,
+    bos: int,
+    words: Sequence[str],
+    name: str,
+) -> Model:
     """The model that hand-set weights belong to.
 
     Args:
-        built: Weights and settings.
+        family: Model type, as transformers names it.
+        settings: Settings of its configuration.
+        weights: Its state dict.
+        bos: Id of BOS.
         words: The text of each id: BOS is `<s>`, and `<unk>` stands for words that are not there.
         name: What to call it.
     """
-    ends = {"bos_token_id": built.bos, "eos_token_id": None, "pad_token_id": None}
-    config = transformers.AutoConfig.for_model(built.family, **built.settings, **ends)
+    ends = {"bos_token_id": bos, "eos_token_id": None, "pad_token_id": None}
+    config = transformers.AutoConfig.for_model(family, **settings, **ends)
     with quiet(), torch.random.fork_rng(devices=[]):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    model.load_state_dict(built.weights)
+    model.load_state_dict(weights)
     ids = {word: i for i, word in enumerate(words)}
     by_word = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
     by_word.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

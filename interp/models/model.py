@@ -14,11 +14,11 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from interp.errors import InputError, told, truth
+from interp.kinds.targets import NONE, Blocks
 from interp.models.direction import Direction, longest
 from interp.models.kinds import alibi_slopes, is_softmax, kinds
 from interp.models.rows import encoded, rows_of_ids, without_padding
 from interp.models.settings import beyond_vocabulary, special_ids
-from interp.targets import NONE, Blocks
 
 LOG = logging.getLogger("interp")
 
@@ -39,7 +39,8 @@ class Model:
         name: The hub's id, or the name of the folder or file.
         revision: The hub's commit, or the file's SHA-256, where there is one.
         windows: For each layer how far back (or either way) it may look, the query included;
-            None: no limit; `interp.targets.Blocks` of a layer that attends within blocks (Llama 4).
+            None: no limit; `interp.kinds.targets.Blocks` of a layer that attends within blocks
+            (Llama 4).
             Of an encoder-decoder, for the encoder's layers.
         direction: `causal`; `both ways`, as BERT; or `encoder-decoder`, as T5.
         off_cpu: On another device than the CPU, the largest difference of an attention probability

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from interp.errors import InputError, quoted, told, whole
-from interp.targets import NONE
+from interp.kinds.targets import NONE
 
 
 def rows_of_ids(inputs: Any) -> list[list[int]]:

@@ -17,7 +17,7 @@ import transformers
 _Held = TypeVar("_Held")
 
 STREAM = "interp_stream"
-"""Name of the attention of `interp.stream` among those that transformers knows."""
+"""Name of the attention of `interp.models.stream` among those that transformers knows."""
 
 
 @contextmanager

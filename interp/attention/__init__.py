@@ -1,0 +1,1 @@
+"""Attention in plain torch: the reference, tiles, and many heads at once."""

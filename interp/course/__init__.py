@@ -1,0 +1,1 @@
+"""Attention explained with numbers that are measured, and a lab to play with."""

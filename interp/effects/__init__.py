@@ -1,0 +1,1 @@
+"""What heads do to the output: ablation, paths, and whether labels are causal."""

@@ -1,0 +1,238 @@
+"""A model whose key-value cache is cut: only the last tokens stay, or those and some early ones.
+
+Written token by token, a cut cache at each step holds the keys and values of some earlier tokens,
+as they were made: later evictions do not change them. So one pass over the whole text with a mask
+does the same at once: query i sees exactly the keys that the cache holds at step i.
+
+What a mask cannot say is where the keys stand. When kept tokens stand beside the last ones,
+StreamingLLM (Xiao et al. 2023, arXiv 2309.17453) numbers positions inside the cache, and turns
+the keys anew at every step: the kept keys stay right before the others, as far as the cache is
+long, however far the text has gone. Rotary scores depend on distances alone (Su et al. 2021,
+arXiv 2104.09864), so among the last tokens the numbering changes nothing, and for a cache of the
+last tokens alone there is no difference at all. Only the distance to the kept keys differs:
+
+    text positions     query - key                          grows without end
+    cache positions    min(query, last) - key,  last = first + size - 1
+
+That is also what it takes here: every row runs twice side by side, once at its positions in the
+text and once at `min(query, last)`, and a score with a kept key takes its query from the second.
+Both halves get the same output, so they stay one and the same stream.
+"""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from interp.attention.reference import attention_scores, causal_mask, hide, softmax
+from interp.errors import InputError, whole
+from interp.models import Model, attend_with, holding
+from interp.models.finite import refuse_losses_not_finite
+from interp.models.stream import streams
+
+NAME = "interp_windowed"
+"""Name of this attention among those that transformers knows."""
+
+Visit = Callable[[int, Float[Tensor, "row head query key"]], None]
+
+_RUN: ContextVar["_Run"] = ContextVar("run")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which tokens a cache of limited size holds.
+
+    Attributes:
+        size: Tokens in the cache at most, the query's own among them.
+        kept: How many of them are early tokens that stay; the others are the last ones.
+        first: Position of the first token that stays.
+        renumbered: Whether positions are those inside the cache; else those in the text.
+
+    Raises:
+        InputError: If a number is out of range, or no place is left for the query.
+    """
+
+    size: int
+    kept: int = 0
+    first: int = 0
+    renumbered: bool = True
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, least=1)
+        whole("first", self.first, least=0)
+        if whole("kept", self.kept, least=0) >= self.size:
+            raise InputError(
+                f"kept must be less than the cache's {self.size} tokens, got {self.kept}"
+            )
+
+    def visible(self, length: int) -> Bool[Tensor, "query key"]:
+        """What each query of a text of `length` tokens finds in the cache.
+
+        Until the kept tokens would leave, the last `size` are there; then the kept ones stay,
+        and the last `size - kept`.
+
+        Example:
+            >>> Cut(3, kept=1).visible(5).int()
+            tensor([[1, 0, 0, 0, 0],
+                    [1, 1, 0, 0, 0],
+                    [1, 1, 1, 0, 0],
+                    [1, 0, 1, 1, 0],
+                    [1, 0, 0, 1, 1]], dtype=torch.int32)
+        """
+        query, key = torch.arange(length)[:, None], torch.arange(length)
+        last = torch.where(query < self.first + self.size, self.size, self.size - self.kept)
+        stays = (self.first <= key) & (key < self.first + self.kept)
+        return causal_mask(length) & (stays | (query - key < last))
+
+    def places(self, length: int) -> Int[Tensor, " query"]:
+        """Where each query stands, as the kept keys see it.
+
+        Example:
+            >>> Cut(3, kept=1).places(5)
+            tensor([0, 1, 2, 2, 2])
+        """
+        place = torch.arange(length)
+        return place.clamp(max=self.first + self.size - 1) if self.renumbered else place
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What the attention of a running model has to know."""
+
+    cut: Cut | None
+    cut_heads: Bool[Tensor, "layer head"]
+    twice: bool
+    visit: Visit | None
+
+
+def losses(
+    model: Model,
+    tokens: Int[Tensor, "row pos"],
+    cut: Cut | None,
+    *,
+    heads: Bool[Tensor, "layer head"] | None = None,
+    visit: Visit | None = None,
+) -> Float[Tensor, "row query"]:
+    """What the model loses on each next token, in nats, when its cache is cut.
+
+    Each row is run by itself, and one layer's `head x pos x pos` scores are held at a time.
+
+    Args:
+        model: A rotary model; `check` says whether it will do.
+        tokens: Rows of one length, without padding.
+        cut: What the cache holds; None: everything.
+        heads: Which heads have a cut cache, the others keep theirs whole; None: all.
+        visit: Called with the layer and its pattern, once for every row and layer.
+
+    Returns:
+        Entry q is the loss of token `q + 1`, given what the cache held at q.
+
+    Raises:
+        InputError: If a loss is not finite, or the model puts positions into the tokens themselves.
+    """
+    if heads is None:
+        heads = torch.ones(model.n_layers, model.n_heads, dtype=torch.bool)
+    if heads.shape != (model.n_layers, model.n_heads):
+        raise InputError(
+            f"heads must be [layer, head] {(model.n_layers, model.n_heads)},"
+            f" got {tuple(heads.shape)}"
+        )
+    twice = cut is not None and cut.kept > 0 and cut.renumbered
+    run = _Run(cut, heads.to(model.device), twice, visit)
+    attending = attend_with(model.plain, NAME, _attend)
+    with holding(_RUN, run), attending, torch.no_grad():
+        found = torch.stack([_next_token_losses(model, row, run) for row in tokens])
+    refuse_losses_not_finite(found, model.name, model.dtype_name)
+    return found
+
+
+def check(model: Model, length: int) -> None:
+    """Refuse a model whose cache cannot be cut this way; found out on three tokens.
+
+    Raises:
+        InputError: If the context is shorter than `length`, the model cuts its cache itself or has
+            learned sinks, it is not on transformers' attention interface, or its positions are
+            not rotary.
+    """
+    check_length(length, model.n_ctx)
+    own = [window for window in model.windows if window is not None and window < length]
+    if own:
+        raise InputError(f"model must see all {length} tokens, got a window of its own of {own[0]}")
+    if model.learned_sinks:
+        raise InputError(f"model must have no learned sinks, got {model.name}, which has")
+    if not streams(model):
+        raise InputError(
+            f"model must be on transformers' attention interface, got {model.name}, which is not"
+        )
+    losses(model, model.vocabulary[:4][None], Cut(2, kept=1))
+
+
+def check_length(length: int, context: int) -> None:
+    """Refuse rows that are longer than the model's context.
+
+    Raises:
+        InputError: If they are.
+    """
+    if length > context:
+        raise InputError(f"length must fit the model's context of {context} tokens, got {length}")
+
+
+def _next_token_losses(
+    model: Model, row: Int[Tensor, " pos"], run: _Run
+) -> Float[Tensor, " query"]:
+    place = torch.arange(len(row))
+    places = (
+        torch.stack([place, run.cut.places(len(row))]) if run.cut and run.twice else place[None]
+    )
+    ids = repeat(row, "pos -> copy pos", copy=len(places))
+    made = model.plain(
+        ids.to(model.device), position_ids=places.to(model.device), use_cache=False
+    ).logits[0]
+    return cross_entropy(made[:-1].float(), row[1:].to(made.device), reduction="none").cpu()
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers calls it, each query seeing what its cache holds."""
+    if attention_mask is not None:
+        raise NotImplementedError("the mask of a cut cache cannot be joined with another one")
+    run, length = _RUN.get(), query.shape[2]
+    group = query.shape[1] // key.shape[1]
+    k, v = (repeat(x.float(), "b kv n d -> b (kv group) n d", group=group) for x in (key, value))
+    q, cut, cut_heads = query.float(), run.cut, run.cut_heads[module.layer_idx]
+    scores = attention_scores(q[:1], k[:1], scale=scaling)
+    mask = causal_mask(length).to(query.device)
+    if cut is not None:
+        seen = cut.visible(length).to(query.device)
+        mask = mask & (seen | rearrange(~cut_heads, "head -> head 1 1"))
+    if cut is not None and run.twice:
+        if not torch.allclose(value[0], value[1], rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise InputError(
+                "model must know positions by rotating queries and keys,"
+                f" got a {type(module).__name__} that reads them from the tokens"
+            )
+        stay = slice(cut.first, cut.first + cut.kept)
+        in_cache = attention_scores(q[1:], k[1:, :, stay], scale=scaling)
+        turned = rearrange(cut_heads, "head -> head 1 1")
+        scores[..., stay] = torch.where(turned, in_cache, scores[..., stay])
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    pattern = softmax(hide(scores, mask))
+    if run.visit is not None:
+        run.visit(module.layer_idx, pattern)
+    out = rearrange(pattern @ v[:1], "b head n d -> b n head d").to(query.dtype)
+    return out.expand(len(query), -1, -1, -1).contiguous(), None

@@ -1,0 +1,158 @@
+"""Where each kind of head looks, for pages and figures alike: in words, as cells, as a pattern."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.kinds.labels import ANTI_INDUCTION, FORCED_WINDOW
+from interp.kinds.scores import Thresholds, targets_of
+from interp.kinds.sinks import halves, sink_columns, spaced
+from interp.kinds.targets import KINDS, NONE, ordinary, rules
+
+LOOKS = {
+    "induction": "looks right after an earlier copy",
+    "duplicate_token": "looks at earlier copies of the token",
+    "previous_token": "looks one token back",
+    "current_token": "looks at the token itself",
+    "local_window": "looks at the last {window_width} tokens",
+    "sink": "rests on the first token or another",
+}
+"""What the heads of each kind do, in a few words; `looks` fills in the window's width."""
+
+LOOKS_BOTH_WAYS = {
+    "duplicate_token": "looks at other copies of the token",
+    "previous_token": LOOKS["previous_token"],
+    "next_token": "looks one token ahead",
+    "current_token": LOOKS["current_token"],
+    "local_window": "looks at {half_width} tokens on each side",
+    "sink": "rests on the first token or another",
+}
+"""The same of heads that look ahead too."""
+
+WORDS = {kind: kind.replace("_", " ") for kind in KINDS}
+"""The label of each kind."""
+
+KIND_OF = {word: kind for kind, word in WORDS.items()}
+KIND_OF |= {ANTI_INDUCTION: "induction", FORCED_WINDOW: "local_window"}
+"""The kind that each label is of."""
+
+
+def kinds_of(columns: Collection[str]) -> dict[str, str]:
+    """The kinds that a table's heads can be of, by its columns, each with its label.
+
+    A score of the next token is there of models that look both ways alone.
+
+    Example:
+        >>> list(kinds_of(["next_token"]))[:3]
+        ['duplicate_token', 'previous_token', 'next_token']
+    """
+    return {kind: WORDS[kind] for kind in rules("next_token" not in columns)}
+
+
+def looks(kind: str, thresholds: Mapping[str, Any], *, causal: bool = True) -> str:
+    """What a head of the kind does, in a few words.
+
+    Example:
+        >>> looks("local_window", {"window_width": 8})
+        'looks at the last 8 tokens'
+        >>> looks("local_window", {"window_width": 8}, causal=False)
+        'looks at 4 tokens on each side'
+    """
+    width = thresholds["window_width"]
+    words = (LOOKS if causal else LOOKS_BOTH_WAYS)[kind]
+    return words.format(window_width=width, half_width=width // 2)
+
+
+def marked(
+    kind: str,
+    tokens: Int[Tensor, " pos"],
+    thresholds: Mapping[str, Any],
+    special: Collection[int],
+    *,
+    causal: bool = True,
+) -> Bool[Tensor, "query=pos key=pos"]:
+    """Which cells are targets of the kind, by the tokens alone.
+
+    Of a sink they are the first token and the special tokens further on.
+    """
+    width = Thresholds(window_width=thresholds["window_width"])
+    keys = targets_of(kind, tokens[None], special, width, causal)[0]
+    length = len(tokens)
+    cells = torch.zeros(length, length + 1, dtype=torch.bool, device=tokens.device)
+    cells.scatter_(1, keys % (length + 1), True)  # No target, -1, goes to the column cut off.
+    cells = cells[:, :-1]
+    if kind == "sink":
+        cells |= _columns(~ordinary(tokens[None], special), tokens, special, causal=causal)
+    return cells
+
+
+def resting_columns(
+    pattern: Float[Tensor, "head query=pos key=pos"],
+    tokens: Int[Tensor, " pos"],
+    thresholds: Mapping[str, Any],
+    special: Collection[int],
+    *,
+    causal: bool = True,
+) -> Bool[Tensor, "head key=pos"]:
+    """Which columns each head rests on by its own attention: `interp.kinds.sinks.sink_columns`."""
+    fit = ordinary(tokens[None], special)
+    queries = spaced(fit)
+    rows = pattern[:, queries[0].clamp(min=0)] * (queries[0] != NONE)[:, None]
+    later = halves(queries, len(tokens), causal=causal)
+    share, least = thresholds["sink_column"], thresholds["sink_queries"]
+    return sink_columns(rows[None], later, share=share, least=least)[0][0]
+
+
+def _columns(
+    columns: Bool[Tensor, "1 key=pos"],
+    tokens: Int[Tensor, " pos"],
+    special: Collection[int],
+    *,
+    causal: bool,
+) -> Bool[Tensor, "query=pos key=pos"]:
+    """These columns for each query that is an ordinary token and sees them, but for its own."""
+    cells = ordinary(tokens[None], special).T & columns
+    return cells.tril(-1) if causal else cells.fill_diagonal_(False)
+
+
+def marked_of_head(
+    kind: str,
+    tokens: Int[Tensor, " pos"],
+    attention: Float[Tensor, "query=pos key=pos"],
+    thresholds: Mapping[str, Any],
+    special: Collection[int],
+    *,
+    causal: bool = True,
+) -> Bool[Tensor, "query=pos key=pos"]:
+    """Which cells are targets of the kind; for a sink, the columns where this head rests too."""
+    cells = marked(kind, tokens, thresholds, special, causal=causal)
+    if kind == "sink":
+        columns = resting_columns(attention[None], tokens, thresholds, special, causal=causal)
+        cells = cells | _columns(columns, tokens, special, causal=causal)
+    return cells
+
+
+def ideal(
+    kind: str,
+    tokens: Int[Tensor, " pos"],
+    thresholds: Mapping[str, Any],
+    special: Collection[int],
+    *,
+    causal: bool = True,
+) -> Float[Tensor, "query=pos key=pos"]:
+    """The attention of a head that does nothing but look at its targets, evenly.
+
+    Where a query has none, it rests on the first token. Each row sums to 1.
+
+    Example:
+        >>> ideal("previous_token", torch.tensor([5, 6, 7]), {"window_width": 8}, [])
+        tensor([[1., 0., 0.],
+                [1., 0., 0.],
+                [0., 1., 0.]])
+    """
+    cells = marked(kind, tokens, thresholds, special, causal=causal).float()
+    cells[cells.sum(-1) == 0, 0] = 1
+    return cells / cells.sum(-1, keepdim=True)

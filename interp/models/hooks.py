@@ -1,0 +1,311 @@
+"""Attention patterns out of a running model.
+
+`run` sends token ids through a model and hands over each layer's pattern as it is made, so
+that no more than one layer's patterns need ever exist; `attention_patterns` keeps them all.
+"""
+
+import logging
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import InputError, told
+from interp.kinds.targets import NONE
+from interp.memory import refuse_beyond
+from interp.models import Model, cheap_forward, evaluating, load_model
+from interp.models.finite import NotFinite, refuse_not_finite
+from interp.models.layers import attention_layers, check_heads
+from interp.models.plain import attention_of, plain_patterns
+from interp.models.rows import rows_by_length, to_run
+from interp.patterns.tensor import AttentionPatterns
+
+LOG = logging.getLogger("interp")
+
+_MISFITS = (AttributeError, TypeError, KeyError)
+"""What code raises that asks for a part of the model by a name or a form that it had once."""
+
+_AT_WORK = 5
+"""Tensors of the size of one layer's patterns that are made while a layer attends."""
+
+
+def run(
+    model: Model,
+    tokens: Int[Tensor, "batch pos"],
+    visit: Callable[[int, Float[Tensor, "batch head query key"]], None],
+    *,
+    layers: Sequence[int] | None = None,
+) -> None:
+    """Run `tokens` once and call `visit(layer, pattern)` as each layer's pattern is made.
+
+    The pattern is float32; it is dropped when `visit` returns. Rows of padding (-1, on the
+    right) are 0.
+
+    Raises:
+        InputError: If a layer is not there, has no attention or another number of heads, a pattern
+            is not finite or not of the whole prompt, or TransformerLens' hooks cannot run
+            the model.
+    """
+    wanted = attention_layers(model, layers)
+    if model.direction == "both ways":
+        found = attention_of(model, tokens)
+        for layer in wanted:
+            check_heads(model, layer, found[layer].shape[1])
+            visit(layer, found[layer])
+        return
+    _compare(model)
+    real = (tokens != NONE).to(model.device)
+    seen = set()
+
+    def hook(layer: int) -> Callable[..., None]:
+        def look(pattern: Tensor, hook: Any) -> None:
+            seen.add(layer)
+            check_heads(model, layer, pattern.shape[1])
+            if pattern.shape[2:] != (tokens.shape[1],) * 2:
+                raise InputError(
+                    f"pattern must be of every query to every key of {tokens.shape[1]} tokens, got"
+                    f" {tuple(pattern.shape[2:])} in layer {layer} of {model.name}"
+                )
+            rows = torch.where(real[:, None, :, None], pattern.float(), 0)
+            refuse_not_finite(rows, layer, model.dtype_name)
+            if rows.triu(1).any():
+                raise InputError(f"model must be causal, got {model.name}, which looks ahead")
+            visit(layer, rows)
+
+        return look
+
+    hooks = [(f"blocks.{layer}.attn.hook_pattern", hook(layer)) for layer in wanted]
+    try:
+        _forward(model, tokens, hooks)
+    except NotFinite as found:
+        query = _earliest(model, tokens[found.row], found.layer, found.head)
+        place = {"row": found.row, "head": found.head, "query": query}
+        raise NotFinite(found.layer, model.dtype_name, **place) from None
+    if silent := set(wanted) - seen:
+        raise InputError(f"no attention was seen in layers {sorted(silent)} of {model.name}")
+
+
+def _earliest(model: Model, row: Int[Tensor, " pos"], layer: int, head: int) -> int:
+    """The first query of a head whose attention is not finite by what it sees itself.
+
+    A mask is added to the scores, and NaN plus anything is NaN: one key that is no number spoils
+    the rows of all queries, those before it too. The beginnings of the prompt do not have it.
+    """
+    name = f"blocks.{layer}.attn.hook_pattern"
+    real = row[row != NONE][None]
+
+    def is_spoiled(length: int) -> bool:
+        pattern = run_with(model, real[:, :length], [name])[name]
+        return not bool(pattern[:, head].isfinite().all())
+
+    return bisect_left(range(1, real.shape[1]), True, key=is_spoiled)
+
+
+def attention_patterns(
+    model: Any,
+    inputs: Any,
+    layers: Sequence[int] | None = None,
+    *,
+    bos: bool = True,
+    stack: str | None = None,
+    decoder_inputs: Any = None,
+) -> AttentionPatterns:
+    """Every head's attention on `inputs`: by hooks, or as transformers returns it (not causal).
+
+    Args:
+        model: A `Model`, or anything that `load_model` takes.
+        inputs: A text, several texts, token ids or what a tokenizer returns, as for
+            `Model.to_tokens`: padding of either side comes after the tokens in the result. Rows
+            of one length are run together and others apart: how some models turn queries and keys
+            depends on the longest row (`longrope`), and no padding is ever run.
+        layers: Which layers; all if left out.
+        bos: Whether a text is to open with BOS, and have what else its tokenizer adds for a model
+            that is not causal.
+        stack: For an encoder-decoder, which attention: `encoder`, `decoder`, or `cross`, whose
+            queries are the decoder's and whose keys are the encoder's.
+        decoder_inputs: For `decoder` and `cross`, what the decoder reads, as `inputs`; ids as they
+            are, a text behind the token that opens it.
+
+    Returns:
+        `[layer, batch, head, query, key]` in float32 on the CPU, rows over `key` summing to
+        1 (to less where `learned_sinks`), which knows its `tokens`, `texts`, `layers`, and
+        whether it is `causal`. It takes `4 * layers * batch * heads * pos ** 2` bytes; where only
+        scores are wanted, use `interp.scan_heads`.
+
+    Raises:
+        InputError: If the prompt is empty or too long, a layer is not there, the patterns would
+            not fit in memory (estimated before anything is run), or TransformerLens' hooks
+            cannot run the model.
+    """
+    model = load_model(model)
+    if model.direction != "causal" or stack is not None or decoder_inputs is not None:
+        return plain_patterns(
+            model, inputs, layers, bos=bos, stack=stack, decoder_inputs=decoder_inputs
+        )
+    tokens = model.to_tokens(inputs, bos=bos)
+    order = attention_layers(model, layers)
+    shape = (len(order), len(tokens), model.n_heads, tokens.shape[1], tokens.shape[1])
+    refuse_beyond(
+        "patterns",
+        4 * math.prod((len(order) + _AT_WORK, *shape[1:])),
+        "give fewer layers or tokens, or use interp.scan_heads, which keeps none",
+    )
+    patterns = torch.zeros(shape, dtype=torch.float32).as_subclass(AttentionPatterns)
+
+    for (size,), rows in rows_by_length(tokens).items():
+
+        def keep(layer: int, pattern: Tensor, size: int = size, rows: list[int] = rows) -> None:
+            for place, wanted in enumerate(order):
+                if wanted == layer:
+                    patterns[place, rows, :, :size, :size] = pattern.cpu()
+
+        run(model, tokens[rows, :size], keep, layers=layers)
+    patterns.tokens = tokens
+    patterns.layers = tuple(order)
+    patterns.texts = [model.texts_of(row[row != NONE]) for row in tokens]
+    patterns.learned_sinks, patterns.special = model.learned_sinks, model.special
+    patterns.windows = tuple(model.windows[layer] for layer in order)
+    patterns.alibi_slopes = model.alibi_slopes
+    return patterns
+
+
+def run_with(
+    model: Model, tokens: Int[Tensor, "batch pos"], names: Sequence[str]
+) -> dict[str, Tensor]:
+    """Run `tokens` once, and keep what passes the hooks of those names, in their order.
+
+    Raises:
+        InputError: If the model has no such hook, or nothing passes it.
+    """
+    seen: dict[str, Tensor] = {}
+    _refuse_without(model, [name for name in names if name not in model.bridge.hook_dict])
+
+    def keep(name: str) -> Callable[..., None]:
+        return lambda value, hook: seen.__setitem__(name, value.detach())
+
+    _forward(model, tokens, [(name, keep(name)) for name in names])
+    _refuse_without(model, [name for name in names if name not in seen])
+    return {name: seen[name] for name in names}
+
+
+_COMPARED: WeakSet[Model] = WeakSet()
+
+
+def _compare(model: Model) -> None:
+    """Warn, once for a model, if TransformerLens does not run it as it is.
+
+    It rebuilds what it hooks, by rules for each architecture and release: on a few tokens its
+    patterns and logits are held against the model's own. Numbers that are not finite are refused
+    where they first arise.
+    """
+    if model.plain is None or model in _COMPARED:
+        return
+    ids = model.vocabulary[: min(8, model.n_ctx)][None].to(model.device)
+    seen: list[Tensor] = []
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in attention_layers(model, None)]
+    hooks = [(name, lambda pattern, hook: seen.append(pattern.float())) for name in names]
+    logits = _forward(model, ids, hooks, returns="logits")[:, -1].float()
+    with torch.no_grad(), evaluating(model.plain):
+        own = model.plain(ids, output_attentions=True)
+    theirs = own.logits.float()
+    by_logits = (logits - theirs[:, -1]).abs().max() / theirs.abs().max()
+    by_pattern = _farthest(seen, [p.float() for p in own.attentions or () if p is not None])
+    exact = model.dtype_name == "float32"
+    if by_pattern >= (1e-4 if exact else 5e-2) or (
+        by_logits.isfinite() and by_logits >= (1e-3 if exact else 5e-2)
+    ):
+        LOG.warning(
+            "%s, a %s, comes out otherwise under TransformerLens' hooks: its attention by up to"
+            " %.2g, its logits by %.1f %%. Its scores are very large, or patterns by hooks are not"
+            " its own",
+            model.name,
+            type(model.inner).__name__,
+            by_pattern,
+            100 * by_logits,
+        )
+    _COMPARED.add(model)
+
+
+def _farthest(seen: list[Tensor], own: list[Tensor]) -> float:
+    """The largest difference of a pattern, of those that can be compared.
+
+    Some models (Falcon) return scores where others return patterns.
+    """
+    if len(seen) != len(own):
+        return 0.0
+    off = [
+        (a - b).abs().max().item()
+        for a, b in zip(seen, own, strict=True)
+        if a.shape == b.shape and b.min() >= 0 and b.sum(-1).max() < 1.01
+    ]
+    return max((each for each in off if math.isfinite(each)), default=0.0)
+
+
+def _refuse_without(model: Model, absent: list[str]) -> None:
+    if absent:
+        raise InputError(f"model must have {absent[0]}, got {model.name}, which has none")
+
+
+def _forward(
+    model: Model,
+    tokens: Int[Tensor, "batch pos"],
+    hooks: list[tuple[str, Callable[..., None]]],
+    *,
+    returns: str | None = None,
+) -> Any:
+    ours: list[Exception] = []
+
+    def noting(look: Callable[..., None]) -> Callable[..., None]:
+        def watch(value: Tensor, hook: Any) -> None:
+            try:
+                look(value, hook=hook)
+            except Exception as error:
+                ours.append(error)
+                raise
+
+        return watch
+
+    watched = [(name, noting(look)) for name, look in hooks]
+    with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=watched):
+        ids = to_run(tokens).to(model.device)
+        try:
+            return model.bridge(ids, return_type=returns, **cheap_forward(model.inner))
+        except Exception as error:
+            if error in ours:
+                raise
+            # The bridge wraps some architectures that it then cannot run.
+            why = told(error)
+            if isinstance(error, _MISFITS):
+                why = "the wrapper there does not fit this release of transformers"
+            raise InputError(
+                f"model must run under TransformerLens' hooks, got {model.name}, a"
+                f" {type(model.inner).__name__}: {why}"
+            ) from error
+
+
+@contextmanager
+def _looking(model: Model) -> Iterator[None]:
+    """Evaluation mode and eager attention, and the caller's settings back afterwards.
+
+    Some bridges keep each layer's pattern for good, which nothing reads: it is let go of.
+    """
+    bridge, inner = model.bridge, model.inner
+    keeping = [module for module in bridge.modules() if hasattr(module, "_pattern")]
+    implementation = getattr(getattr(inner, "config", None), "_attn_implementation", None)
+    with evaluating(bridge), ExitStack() as back:
+        for module in keeping:
+            back.callback(module.register_forward_hook(_let_go).remove)
+        if implementation not in (None, "eager"):
+            back.callback(inner.set_attn_implementation, implementation)
+            inner.set_attn_implementation("eager")
+        yield
+
+
+def _let_go(module: Any, inputs: Any, output: Any) -> None:
+    module._pattern = None

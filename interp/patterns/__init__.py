@@ -1,0 +1,1 @@
+"""Attention patterns from any source, and the labels of their heads."""

@@ -1,0 +1,455 @@
+"""One name, one number: the scores that the field gives heads, each as its origin has it.
+
+The same head is .84 with one tool and .42 with another, since "induction score" means a
+stripe's mean here, a share of all attention there, and a mean over pairs elsewhere.
+`DEFINITIONS` says for each what is computed, who defined it, and what a head scores that
+does its work perfectly: numbers are comparable only beside that ceiling.
+
+All take one layer's attention and the ids it ran on, and give one number per head:
+
+    pattern [batch, head, query, key], tokens [batch, pos]  ->  [head]
+
+Several were made for prompts of one block and its copies, `[x, x]` or `[BOS, x, x]`. The
+period is read off the tokens, and rows may differ in it.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+
+import torch
+from einops import rearrange, reduce
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from interp.errors import InputError
+from interp.kinds.mass import FromPattern, attention_mass, visible_keys
+from interp.kinds.targets import NONE, TARGETS, induction
+from interp.patterns.tensor import check_pattern
+
+EPSILON = 0.3
+"""Mean attention to the first token above which Gu et al. 2024 speak of a sink."""
+
+ADDED = 1e-6
+"""What Song et al. 2024 add to each key before they renormalise a row."""
+
+_Pattern = Float[Tensor, "batch head query key"]
+_Tokens = Int[Tensor, "batch pos"]
+_Pairs = Bool[Tensor, "batch query key"]
+_PerHead = Float[Tensor, " head"]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One score: what it is, where it comes from, and how to compute it.
+
+    Attributes:
+        name: In `DEFINITIONS`.
+        kind: The kind of head that it is meant to show; `distance` and `entropy` show none.
+        formula: In one line; A is the pattern, q a query, k a key, n the tokens in a row.
+        range: The least and the greatest value there can be, on any prompt.
+        source: Who defined it, and when.
+        score: One number per head, from a pattern and its tokens, none of which is padding.
+        perfect: From the tokens, the pattern of a head that does nothing else: it spreads its
+            attention evenly on what the score looks for, and rests on the first token where
+            there is nothing. For `distance` and `entropy`, the pattern with the highest score.
+    """
+
+    name: str
+    kind: str
+    formula: str
+    range: tuple[float, float]
+    source: str
+    score: Callable[[_Pattern, _Tokens], _PerHead]
+    perfect: Callable[[_Tokens], Float[Tensor, "batch 1 query key"]]
+
+    def ceiling(self, tokens: Int[Tensor, "batch pos"]) -> float:
+        """What a perfect head scores on these tokens.
+
+        Raises:
+            InputError: If the score is not defined on these tokens.
+
+        Example:
+            >>> tokens = torch.tensor([[0, 5, 6, 7, 8, 5, 6, 7, 8]])
+            >>> round(DEFINITIONS["mul_induction"].ceiling(tokens), 3)
+            0.444
+        """
+        return float(self.score(self.perfect(tokens), tokens))
+
+
+def scores_by_definition(
+    pattern: Float[Tensor, "batch head query key"],
+    tokens: Int[Tensor, "row pos"],
+    names: Collection[str] | None = None,
+    *,
+    learned_sinks: bool = False,
+) -> dict[str, Float[Tensor, " head"]]:
+    """Score one layer's heads by several definitions.
+
+    Args:
+        pattern: Attention after the softmax.
+        tokens: The ids that were run, without padding.
+        names: Of `DEFINITIONS`. If left out, all that are defined on these tokens: some need
+            tokens that repeat, some a block and its copies.
+        learned_sinks: Whether part of the attention may go to a learned sink that is no key
+            (gpt-oss), so that rows sum to less than 1. A is then what went to keys; only
+            `mul_...` and `diagonal_without_first` divide by it.
+
+    Raises:
+        InputError: If a name is not known, if a score that is named is not defined on these
+            tokens, if there is padding, or if the pattern is not causal attention over them.
+
+    Example:
+        >>> tokens = torch.tensor([[3, 1, 4, 1]])
+        >>> scores_by_definition(torch.eye(4)[None, None], tokens, ["sink_mean"])
+        {'sink_mean': tensor([0.2500])}
+    """
+    check_names(names or ())
+    if (tokens == NONE).any():
+        raise InputError("tokens must hold no padding, got -1")
+    check_pattern(pattern, tokens, where="the pattern", learned_sinks=learned_sinks)
+    pattern = pattern.detach().float()
+    scores = {}
+    for name in DEFINITIONS if names is None else names:
+        try:
+            scores[name] = DEFINITIONS[name].score(pattern, tokens)
+        except InputError:
+            if names is not None:
+                raise
+    return scores
+
+
+def check_names(names: Collection[str], argument: str = "names") -> None:
+    """Refuse what is not in `DEFINITIONS`.
+
+    Raises:
+        InputError: If a name is not known; `argument` is what the caller calls them.
+    """
+    listed = ", ".join(DEFINITIONS)
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise InputError(f"{argument} must be a list of names among {listed}, got {names!r}")
+    for name in names:
+        if not isinstance(name, str) or name not in DEFINITIONS:
+            raise InputError(f"{argument} must be among {listed}, got {name!r}")
+
+
+def perfect_pattern(
+    tokens: Int[Tensor, "batch pos"], kind: str
+) -> Float[Tensor, "batch 1 query=pos key=pos"]:
+    """Attention of a head that does one thing: evenly on the kind's targets, else at rest.
+
+    Args:
+        tokens: Without padding.
+        kind: Of `interp.kinds.targets.TARGETS`.
+
+    Example:
+        >>> perfect_pattern(torch.tensor([[0, 7, 8, 7]]), "duplicate_token")[0, 0, 3]
+        tensor([0., 1., 0., 0.])
+    """
+    keys = TARGETS[kind](tokens)
+    n = tokens.shape[1]
+    chosen = torch.zeros(*tokens.shape, n + 1, dtype=torch.bool, device=tokens.device)
+    # What is no target goes to a column of its own.
+    return _even(chosen.scatter(-1, torch.where(keys == NONE, n, keys), True)[..., :n])
+
+
+def blocks(tokens: Int[Tensor, "batch pos"]) -> list[tuple[int, int]]:
+    """For each row where its repeated block starts, 0 or (after a BOS) 1, and its period.
+
+    The period is the least distance, of two tokens at least, at which all that follows is
+    a repeat; at least half a copy must follow the block.
+
+    Raises:
+        InputError: If a row is not a block and its copies.
+
+    Example:
+        >>> blocks(torch.tensor([[5, 6, 7, 5, 6, 7], [0, 5, 6, 5, 6, 5]]))
+        [(0, 3), (1, 2)]
+    """
+    found = []
+    for number, row in enumerate(tokens):
+        possible = ((start, _period(row[start:])) for start in (0, 1))
+        one = next(((start, period) for start, period in possible if period is not None), None)
+        if one is None:
+            raise InputError(
+                "tokens must be a block and its copies, with or without one token before them,"
+                f" got row {number} without a period"
+            )
+        found.append(one)
+    return found
+
+
+def _period(row: Int[Tensor, " pos"]) -> int | None:
+    candidates = range(2, 2 * len(row) // 3 + 1)
+    return next((p for p in candidates if torch.equal(row[p:], row[:-p])), None)
+
+
+# Patterns of perfect heads.
+
+
+def _even(chosen: _Pairs) -> Float[Tensor, "batch 1 query key"]:
+    """Each query's attention spread evenly over its chosen keys; on the first where none is."""
+    first = torch.zeros_like(chosen)
+    first[..., 0] = True
+    kept = torch.where(chosen.any(-1, keepdim=True), chosen, first).float()
+    return rearrange(kept / kept.sum(-1, keepdim=True), "b q k -> b 1 q k")
+
+
+def _everywhere(tokens: _Tokens) -> Float[Tensor, "batch 1 query key"]:
+    return _even((tokens[:, :, None] != NONE).expand(-1, -1, tokens.shape[1]).tril())
+
+
+def _looking_at(pairs: Callable[[_Tokens], _Pairs], tokens: _Tokens) -> Float[Tensor, "b 1 q k"]:
+    return _even(pairs(tokens))
+
+
+# The pairs of a query and a key that a detector looks for.
+
+
+def _previous(tokens: _Tokens) -> _Pairs:
+    """Where k = q - 1, the first token among the keys."""
+    place = torch.arange(tokens.shape[1], device=tokens.device)
+    return (place == place[:, None] - 1).expand(len(tokens), -1, -1)
+
+
+def _copies(tokens: _Tokens) -> _Pairs:
+    """Where k < q, where the token is the query's own."""
+    return (tokens[:, :, None] == tokens[:, None]).tril(-1)
+
+
+def _followers(tokens: _Tokens) -> _Pairs:
+    """Where k <= q, where the token before is the query's own."""
+    return pad(_copies(tokens)[..., :-1], (1, 0))
+
+
+_DETECTED = {
+    "induction": (_followers, "token[k-1] = token[q] and k <= q"),
+    "duplicate_token": (_copies, "token[k] = token[q] and k < q"),
+    "previous_token": (_previous, "k = q - 1"),
+}
+
+
+# The scores.
+
+
+def _stripe_and_chance(pattern: _Pattern, tokens: _Tokens) -> tuple[_PerHead, Float[Tensor, ""]]:
+    """Mean attention on induction targets, and what even attention would have there."""
+    keys = induction(tokens)
+    counted = (keys != NONE).any(-1)
+    _require_a_repeat(counted)
+    mass = reduce(attention_mass(pattern, keys), "b h q -> h", "sum")
+    even = (keys != NONE).sum(-1) / visible_keys(tokens)
+    return mass / counted.sum(), even[counted].mean()
+
+
+def _require_a_repeat(there: Bool[Tensor, "..."]) -> None:
+    if not there.any():
+        raise InputError("tokens must repeat, got none with an earlier copy to look at")
+
+
+def _stripe(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    return _stripe_and_chance(pattern, tokens)[0]
+
+
+def _excess(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    stripe, chance = _stripe_and_chance(pattern, tokens)
+    return (stripe - chance) / (1 - chance)
+
+
+def _boost(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    stripe, chance = _stripe_and_chance(pattern, tokens)
+    return stripe / chance
+
+
+def _diagonal(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    # Its first entry is no induction: the query before the first copy looks at key 0.
+    means = [
+        row.diagonal(offset=1 - period, dim1=-2, dim2=-1).mean(-1)
+        for row, (_, period) in zip(pattern, blocks(tokens), strict=True)
+    ]
+    return torch.stack(means).mean(0)
+
+
+def _diagonal_without_first(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    kept = pattern[..., 1:, 1:]
+    # A row that is all on the first key has nothing left, and counts as 0.
+    return _diagonal(kept / (kept + ADDED).sum(-1, keepdim=True), tokens)
+
+
+def _prefix_mean(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    there = _followers(tokens)
+    _require_a_repeat(there)
+    total = reduce(pattern * rearrange(there, "b q k -> b 1 q k"), "b h q k -> h", "sum")
+    return total / there.sum()
+
+
+def _prefix_sum(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    means = []
+    for row, (start, period) in zip(pattern, blocks(tokens), strict=True):
+        n = row.shape[-1]
+        # One diagonal for each copy that lies so far back, from the block's second key on.
+        on_copies = [
+            row.diagonal(offset=1 - back, dim1=-2, dim2=-1)[:, start + 1 :].sum(-1)
+            for back in range(period, n - start, period)
+        ]
+        means.append(torch.stack(on_copies).sum(0) / (n - start - period))
+    return torch.stack(means).mean(0)
+
+
+def _mul(pattern: _Pattern, tokens: _Tokens, *, pairs: Callable[[_Tokens], _Pairs]) -> _PerHead:
+    there = rearrange(pairs(tokens), "b q k -> b 1 q k")
+    return ((pattern * there).sum((-2, -1)) / pattern.sum((-2, -1))).mean(0)
+
+
+def _abs(pattern: _Pattern, tokens: _Tokens, *, pairs: Callable[[_Tokens], _Pairs]) -> _PerHead:
+    there = rearrange(pairs(tokens), "b q k -> b 1 q k").float()
+    return 1 - ((pattern - there).abs().sum((-2, -1)) / tokens.shape[1]).mean(0)
+
+
+def _sink_mean(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    return reduce(pattern[..., 0], "b h q -> h", "mean")
+
+
+def _sink_rate(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    return (reduce(pattern[..., 0], "b h q -> b h", "mean") > EPSILON).float().mean(0)
+
+
+def _mean_distance(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    return reduce(FromPattern(pattern).means().distance, "b h q -> h", "mean")
+
+
+def _entropy(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    return reduce(FromPattern(pattern).means().entropy, "b h q -> h", "mean")
+
+
+_INDUCTION = partial(perfect_pattern, kind="induction")
+_RESTING = partial(perfect_pattern, kind="sink")
+
+
+def _detection(measure: str, kind: str) -> Definition:
+    """A score of TransformerLens' head detector."""
+    pairs, where = _DETECTED[kind]
+    score, formula, least = {
+        "mul": (_mul, "sum(A D) / sum(A)", 0.0),
+        "abs": (_abs, "1 - sum|A - D| / n, not rounded", -inf),
+    }[measure]
+    return Definition(
+        name=f"{measure}_{kind}",
+        kind=kind,
+        formula=f"{formula}, mean over rows; D[q,k] = 1 where {where}, else 0",
+        range=(least, 1.0),
+        source=f"TransformerLens 4.3 (2026), detect_head with error_measure={measure!r}",
+        score=partial(score, pairs=pairs),
+        perfect=partial(_looking_at, pairs),
+    )
+
+
+_ALL = [
+    Definition(
+        name="stripe",
+        kind="induction",
+        formula="sum of A[q,k] over the induction targets k of q, mean over q that have any",
+        range=(0.0, 1.0),
+        source="here, interp.kinds.targets; the pairs are those of Olsson et al. 2022 (2209.11895)",
+        score=_stripe,
+        perfect=_INDUCTION,
+    ),
+    Definition(
+        name="excess",
+        kind="induction",
+        formula="(stripe - chance) / (1 - chance); chance is the stripe of even attention",
+        range=(-inf, 1.0),
+        source="here, interp.kinds.labels.excess",
+        score=_excess,
+        perfect=_INDUCTION,
+    ),
+    Definition(
+        name="boost",
+        kind="induction",
+        formula="stripe / chance; chance is the stripe of even attention",
+        range=(0.0, inf),
+        source="here: how many times what even attention has",
+        score=_boost,
+        perfect=_INDUCTION,
+    ),
+    Definition(
+        name="diagonal",
+        kind="induction",
+        formula="mean of A[q,k] over k = q - period + 1, k >= 0",
+        range=(0.0, 1.0),
+        source="TransformerLens Main_Demo (Nanda 2022) on [x, x]; ARENA 1.2 on [BOS, x, x]",
+        score=_diagonal,
+        perfect=_INDUCTION,
+    ),
+    Definition(
+        name="diagonal_without_first",
+        kind="induction",
+        formula="mean of A[q,k] / sum_j>0 (A[q,j] + 1e-6) over k = q - period + 1, k > 0",
+        range=(0.0, 1.0),
+        source="Song, Xu and Zhong 2024, code of ood-generalization-via-composition",
+        score=_diagonal_without_first,
+        perfect=_INDUCTION,
+    ),
+    Definition(
+        name="prefix_mean",
+        kind="induction",
+        formula="mean of A[q,k] over all pairs with token[k-1] = token[q] and k <= q",
+        range=(0.0, 1.0),
+        source="Olsson et al. 2022 (arXiv 2209.11895), prefix matching, with its erratum",
+        score=_prefix_mean,
+        perfect=partial(_looking_at, _followers),
+    ),
+    Definition(
+        name="prefix_sum",
+        kind="induction",
+        formula="sum of A[q, q - r period + 1] over r >= 1, mean over q after the first copy",
+        range=(0.0, 1.0),
+        source="Crosbie and Shutova 2024, code of Induction_Heads_ICL, less A[q,1] which that"
+        " adds for the last q of each copy",
+        score=_prefix_sum,
+        perfect=_INDUCTION,
+    ),
+    *(_detection("mul", kind) for kind in _DETECTED),
+    *(_detection("abs", kind) for kind in _DETECTED),
+    Definition(
+        name="sink_mean",
+        kind="sink",
+        formula="alpha, the mean of A[q,0] over q, the first among them; mean over rows",
+        range=(0.0, 1.0),
+        source="Gu et al. 2024 (arXiv 2410.10781), section 3.2",
+        score=_sink_mean,
+        perfect=_RESTING,
+    ),
+    Definition(
+        name="sink_rate",
+        kind="sink",
+        formula=f"share of rows with alpha > {EPSILON}",
+        range=(0.0, 1.0),
+        source="Gu et al. 2024 (arXiv 2410.10781), section 3.2, code of Attention-Sink",
+        score=_sink_rate,
+        perfect=_RESTING,
+    ),
+    Definition(
+        name="mean_distance",
+        kind="distance",
+        formula="sum over k of A[q,k] (q - k), mean over q, in tokens",
+        range=(0.0, inf),
+        source="Vig and Belinkov 2019",
+        score=_mean_distance,
+        perfect=_RESTING,
+    ),
+    Definition(
+        name="entropy",
+        kind="entropy",
+        formula="- sum over k of A[q,k] ln A[q,k], mean over q, in nats",
+        range=(0.0, inf),
+        source="Clark et al. 2019, section 3",
+        score=_entropy,
+        perfect=_everywhere,
+    ),
+]
+
+DEFINITIONS: dict[str, Definition] = {definition.name: definition for definition in _ALL}
+"""Every definition by name."""

@@ -1,0 +1,1 @@
+"""One model's table of heads: probes, scores, and the table itself."""

@@ -1,0 +1,79 @@
+"""A table of heads from a file of patterns: what that tells, and what only a model can tell."""
+
+import hashlib
+import os
+from collections.abc import Collection
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from interp.files import versions
+from interp.kinds.scores import Thresholds
+from interp.kinds.targets import NONE
+from interp.patterns.classify import classify_heads
+from interp.patterns.read import Layers, read_patterns
+from interp.patterns.tensor import AttentionPatterns, beginning
+from interp.scan.columns import EFFECT
+from interp.scan.table import HeadScan
+
+WITHOUT_MODEL = "patterns were given, and no model to run"
+
+SHOWN = 256
+"""Tokens of a prompt that a figure of given patterns shows."""
+
+
+def scan_given(
+    given: Layers,
+    patterns: str | os.PathLike[str],
+    tokens: str | os.PathLike[str] | None = None,
+    *,
+    special: Collection[int] = (),
+    learned_sinks: bool = False,
+    causal: bool = True,
+) -> HeadScan:
+    """The heads of `given`, which were read from the files `patterns` and `tokens`.
+
+    The record names the files and their SHA-256, the number format that they are in, and what
+    was taken for special. What only a model can tell is absent, and `left_out` says so.
+
+    Raises:
+        InputError: If they are no attention over the tokens, as `interp.classify_heads` says.
+    """
+    verdicts = classify_heads(given, special=special, learned_sinks=learned_sinks, causal=causal)
+    rows, length = given.tokens.shape
+    absent = ("<kind>_low", "<kind>_null", "text_<kind>", EFFECT, "ov_copying")
+    made_by: dict[str, Any] = {
+        "patterns": _file(patterns),
+        "tokens": _file(patterns if tokens is None else tokens),
+        "rows": rows,
+        "length": length,
+        "dtype": str(given.arrays[0].dtype).removeprefix("torch."),
+        "special": sorted(special),
+        "learned_sinks": learned_sinks,
+        "direction": "causal" if causal else "both ways",
+        "thresholds": asdict(Thresholds()),
+        "versions": versions(),
+        "left_out": dict.fromkeys(absent, WITHOUT_MODEL),
+    }
+    return HeadScan.of(verdicts, made_by=made_by)
+
+
+def first_prompt(
+    given: Layers, *, learned_sinks: bool = False, causal: bool = True
+) -> AttentionPatterns:
+    """The first tokens of the first prompt.
+
+    Causal attention to them is whole by itself; other attention is read whole, and then cut.
+    """
+    ids = given.tokens[:1]
+    start = int((ids[0] != NONE).int().argmax())
+    cut = slice(start, start + SHOWN if causal else None)
+    layers = [layer[:1, :, cut, cut] for layer in given.arrays]
+    shown = Layers(layers, given.numbers, ids[:, cut])
+    patterns = read_patterns(shown, learned_sinks=learned_sinks, causal=causal)
+    return beginning(patterns, SHOWN)
+
+
+def _file(path: str | os.PathLike[str]) -> dict[str, str]:
+    with Path(path).open("rb") as file:
+        return {"file": Path(path).name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

@@ -1,0 +1,180 @@
+"""A scan as a person reads it in a terminal: how many heads of each kind, and which."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+
+from interp.kinds.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN
+from interp.scan.columns import AT_DISTANCE, EFFECT
+from interp.scan.table import WORDS, HeadScan
+from interp.text import prose
+
+
+def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
+    """The summary, the `top` strongest heads of each kind, and what was run.
+
+    Yields:
+        What rich prints, from top to bottom. Plain text where there is no terminal. Names may be
+        anyone's: what has no shape in them, and could steer a terminal, is there by its number.
+    """
+    for part in _parts(scan, top):
+        yield prose(part) if isinstance(part, str) else part
+
+
+def _parts(scan: HeadScan, top: int) -> Iterator[Table | str]:
+    model = scan.made_by.get("model", "attention patterns")
+    yield f"{model}: {len(scan.frame)} heads by their most specific label"
+    yield _summary(scan)
+    yield "also: further heads that have the label beside a more specific one"
+    if any(scan.heads(label) for label in _labels(scan)):
+        yield f"The {top} strongest heads of each kind"
+        yield _strongest(scan, top)
+    else:
+        yield "No head carries any of these labels. The highest scores:"
+        yield _highest(scan)
+    yield "score: mean attention mass on the kind's targets, from 0 to 1"
+    if "induction_low" in scan.frame and len(scan.frame["induction_low"].dropna()):
+        yield "95 %: bootstrap interval over rows, each of which has a period of its own"
+    yield "chance: what attention spread evenly would score; on text: the score on natural text"
+    if "induction_null_99" in scan.frame:
+        yield "null: 99 % quantile where there is nothing to find; a label needs more"
+    if EFFECT in scan.frame:
+        yield (
+            "effect: on the logit of the right next token, through the induction targets alone;"
+            " heads far from the output have little of it and work through later layers"
+        )
+    left_out = scan.made_by.get("left_out", {})
+    for reason in dict.fromkeys(left_out.values()):
+        columns = ", ".join(column for column, why in left_out.items() if why == reason)
+        yield f"left out: {columns}: {reason}"
+    yield from _notes(scan)
+
+
+def _summary(scan: HeadScan) -> Table:
+    table = plain_table("label", ">heads", ">also")
+    counts = scan.summary()
+    for label in dict.fromkeys([*WORDS, *counts]):
+        having = sum(label in labels for labels in scan.frame["labels"])
+        number = counts.get(label, 0)
+        table.add_row(prose(label), str(number), str(having - number or "-"))
+    return table
+
+
+def _strongest(scan: HeadScan, top: int) -> Table:
+    table = plain_table(
+        "label", "head", ">score", ">95 %", ">chance", ">null", ">on text", ">effect", "also"
+    )
+    kinds = {label: kind for kind, label in LABELS.items()}
+    kinds |= {ANTI_INDUCTION: "induction", NEXT_TOKEN: "next_token"}
+    for label in _labels(scan):
+        kind, rows = kinds[label], scan.having(label).head(top)
+        for number, row in enumerate(rows.to_dict("records")):
+            table.add_row(
+                label if number == 0 else "",
+                row["name"],
+                _figure(row[kind]),
+                _interval(row, kind),
+                _figure(row.get(f"{kind}_chance", pd.NA)),
+                _figure(row.get(f"{kind}_null_99", pd.NA)),
+                _figure(row.get(f"text_{kind}", pd.NA)),
+                _signed(row.get(EFFECT, pd.NA)) if kind == "induction" else "-",
+                ", ".join(prose(other) for other in row["labels"] if other != label),
+                end_section=number == len(rows) - 1,
+            )
+    return table
+
+
+def _labels(scan: HeadScan) -> list[str]:
+    """The labels that scores give, those that only a model that looks both ways has among them."""
+    return [*WORDS, *([NEXT_TOKEN] if "next_token" in scan.frame else [])]
+
+
+def _highest(scan: HeadScan) -> Table:
+    table = plain_table("kind", "head", ">score", ">chance")
+    for kind, label in LABELS.items():
+        rows = scan.frame.sort_values(kind, ascending=False).head(1).to_dict("records")
+        for row in rows:
+            table.add_row(
+                label, row["name"], _figure(row[kind]), _figure(row.get(f"{kind}_chance", pd.NA))
+            )
+    return table
+
+
+def _notes(scan: HeadScan) -> Iterator[str]:
+    for reason, heads in Counter(scan.frame["not_measured"].tolist()).items():
+        if reason:
+            yield f"not measured in {heads} heads: {reason}"
+    made_by = scan.made_by
+    if "patterns" in made_by:
+        yield from _source(made_by)
+    if "probes" not in made_by:
+        return
+    for probe in made_by["probes"]:
+        periods, size = probe["periods"], f"{_counted(probe['rows'], 'row')} of {probe['length']}"
+        if probe["parts"][0].startswith(AT_DISTANCE):
+            yield f"run: {size} tokens, twice the same {periods[0]} random ones"
+        elif "shuffled" in probe["parts"]:
+            yield f"run: {size} of the same, in another order after the first copy: the null"
+        elif periods:
+            spread = f"periods of {min(periods)} to {max(periods)}"
+            spread = f"a period of {periods[0]}" if len(set(periods)) == 1 else spread
+            yield f"run: {size} random tokens that repeat with {spread}"
+        else:
+            yield f"run: {size} tokens of natural text"
+    if not made_by["tokenizer"]:
+        yield "without a tokenizer natural text was not run"
+    bos = "no BOS: where sinks rest first, every row has an ordinary token"
+    if made_by["bos"] is not None:
+        bos = f"BOS ({made_by['bos_text']}, id {made_by['bos']}) opening every row"
+    if "sink_at" in scan.frame:
+        places = Counter(place for place in scan.frame["sink_at"].tolist() if place)
+        told = (f"{place} in {_counted(heads, 'head')}" for place, heads in places.items())
+        yield f"sinks rest on {', '.join(told)}"
+    device = made_by["device"]
+    if device != "cpu":
+        off = made_by.get("off_cpu")
+        told = "not compared with" if off is None else f"attention up to {off:.2g} off"
+        device += f" ({told} the CPU's)"
+    yield f"with {bos}; seed {made_by['seed']}; {made_by['dtype']} on {device}"
+    yield "sink is scored before the first repeat, the other kinds after it"
+
+
+def _source(made_by: dict[str, Any]) -> Iterator[str]:
+    size = f"{_counted(made_by['rows'], 'row')} of {_counted(made_by['length'], 'token')}"
+    yield f"from {made_by['patterns']['file']}: {size}, in {made_by['dtype']}"
+    special = ", ".join(map(str, made_by["special"])) or "none but the first token of a row"
+    yield f"special tokens, which are no queries and no targets: {special}"
+    if made_by["learned_sinks"]:
+        yield "learned sinks: scores are shares of all attention, what went to no key among it"
+
+
+def plain_table(*columns: str) -> Table:
+    """An empty table; a column whose name begins with > stands to the right."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(
+            column.removeprefix(">"), justify="right" if right else "left", no_wrap=True
+        )
+    return table
+
+
+def _interval(row: dict[str, Any], kind: str) -> str:
+    low, high = (row.get(f"{kind}_{end}", pd.NA) for end in ("low", "high"))
+    return "-" if pd.isna(low) else f"{low:.2f} to {high:.2f}"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _signed(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:+.2f}"
+
+
+def _figure(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:.2f}"

@@ -1,0 +1,1 @@
+"""Figures for print and pages for the browser."""

@@ -1,0 +1,95 @@
+"""All heads at a glance: a panel for each kind."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from interp.errors import InputError
+from interp.kinds.labels import FORCED_WINDOW
+from interp.kinds.looks import kinds_of, looks
+from interp.scan.table import HeadScan
+from interp.show.figures.page import Page, paint, whole_ticks
+from interp.show.figures.style import ACCENT, HATCH, styled
+from interp.show.figures.texts import prose
+from interp.show.figures.words import model_name, what_was_run
+from interp.show.pages.prompts import thresholds_of
+
+
+def score_mosaic(scan: HeadScan) -> Figure:
+    """The scores of all heads: one panel per kind of head, layers across, heads down.
+
+    Colours run from 0 to 1, whatever the scores. Heads that carry the kind's label are
+    outlined; missing scores are hatched grey, and the legend says so.
+
+    Raises:
+        InputError: If the scan holds no head.
+    """
+    frame, thresholds = scan.frame, thresholds_of(scan)
+    kinds = kinds_of(frame.columns)
+    if frame.empty:
+        raise InputError("scan must hold at least one head, got none")
+    layers, heads = max(frame["layer"].tolist()) + 1, max(frame["head"].tolist()) + 1
+    columns = 2 if layers > 1.6 * heads else 3
+    slot = 6.85 / columns
+    cell = min((slot - 0.3) / layers, 0.5)
+    cell = cell, min(max(cell, 0.9 / heads), 3 / heads, 0.3)
+    rows, step = len(kinds) // columns, heads * cell[1] + 0.48
+    page = Page(
+        f"{model_name(scan)}: where each attention head looks",
+        what_was_run(scan),
+        width=7.2,
+        body=rows * step + 0.85,
+        notes=_mosaic_notes(scan),
+    )
+    legend = [Patch(facecolor="none", edgecolor=ACCENT, label="head carries the label")]
+    with styled():
+        for place, (kind, word) in enumerate(kinds.items()):
+            row, column = divmod(place, columns)
+            scores = np.full((heads, layers), np.nan)
+            at = frame["head"].to_numpy(int), frame["layer"].to_numpy(int)
+            scores[at] = frame[kind].to_numpy(float, na_value=np.nan)
+            labelled = scan.having(word)
+
+            corner = 0.5 + column * slot, row * step + 0.38
+            panel = page.panel(*corner, layers * cell[0], heads * cell[1])
+            paint(panel, scores)
+            panel.patch.set(**HATCH)
+            panel.add_collection(_outlines(labelled, 72 * cell[0], 72 * cell[1]))
+            measured = len(frame[kind].dropna())
+            number = f"{len(labelled)} of {measured}" if measured else "not"
+            counted = "heads" if measured == len(frame) else "measured"
+            where = looks(kind, thresholds, causal="induction" in kinds)
+            panel.set_title(f"{word}: {number} {counted}\n{where}", loc="left")
+            whole_ticks(panel, "layer", "head", bottom=row == rows - 1, first=column == 0)
+            if np.isnan(scores).any() and len(legend) == 1:
+                legend.append(Patch(**HATCH, label="not measured"))
+        page.foot("mean attention mass on the kind's targets", legend)
+    return page.figure
+
+
+def _outlines(heads: pd.DataFrame, width: float, height: float) -> PatchCollection:
+    """A frame inside the cell of each of `heads`; a cell's sides are in points."""
+    line = min(1.0, max(0.3, min(width, height) / 10))
+    across, down = 1 - line / width, 1 - line / height
+    boxes = [
+        Rectangle((layer - across / 2, head - down / 2), across, down)
+        for layer, head in zip(heads["layer"].tolist(), heads["head"].tolist())
+    ]
+    return PatchCollection(boxes, facecolor="none", edgecolor=ACCENT, linewidth=line)
+
+
+def _mosaic_notes(scan: HeadScan) -> list[str]:
+    frame, thresholds = scan.frame, thresholds_of(scan)
+    kinds = kinds_of(frame.columns).items()
+    levels = ", ".join(f"{word}\u00a0{thresholds[kind]:g}" for kind, word in kinds)
+    notes = [
+        "Layers and heads count from 0. A head carries a label if its excess over even attention,"
+        f" (score - chance) / (1 - chance), reaches the threshold: {levels}"
+        + ("; and if the score beats its null." if "induction_null_99" in frame else ".")
+    ]
+    if forced := sum(FORCED_WINDOW in labels for labels in frame["labels"]):
+        notes.append(f"{forced} heads are local by architecture: their layers see no farther.")
+    reasons = set(frame["not_measured"]) - {""} if "not_measured" in frame else set()
+    return notes + [f"Not measured: {prose(why.replace('_', ' '))}." for why in sorted(reasons)]

@@ -1,0 +1,1 @@
+"""Validation: planted heads, accuracy, sensitivity, published heads."""

@@ -1,0 +1,476 @@
+"""Heads whose kind is known because they were made so: planted heads, and near misses.
+
+A planted head puts a share of its attention on the places where its kind looks, and rests
+with what is left: on a sink, evenly on all keys, and at random, in proportions of its own. How
+strong it is varies from row to row and from query to query. A near miss looks almost where a
+kind looks, or only half of the time.
+
+What each head is, is worked out from how it was made and never from its pattern. In a row that
+repeats with period p the earlier copies of the token at q are at q - p, q - 2p, ...; that alone,
+not the token ids and not `interp.kinds.targets`, says where to look, so that the truth is a second
+opinion on the whole way from tokens to labels.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from interp.errors import InputError
+from interp.kinds import probes
+from interp.kinds.labels import LABELS, MIXED
+from interp.kinds.scores import Thresholds, as_thresholds
+from interp.kinds.targets import TARGETS
+
+WIDE = 32
+"""Width in tokens of the window that is too wide to be local."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of repeated tokens, and where things are in them by construction.
+
+    Attributes:
+        tokens: The ids.
+        periods: How far apart the copies are in each row.
+        opening: 1 if BOS opens every row, else 0.
+    """
+
+    tokens: Int[Tensor, "row pos"]
+    periods: Int[Tensor, " row"]
+    opening: int
+
+    @property
+    def back(self) -> Int[Tensor, "query=pos key=pos"]:
+        """How many tokens before the query each key is; negative ahead of it."""
+        place = torch.arange(self.tokens.shape[1])
+        return place[:, None] - place
+
+    def shape_of(
+        self, places: Bool[Tensor, "query=pos key=pos"]
+    ) -> Bool[Tensor, "row query=pos key=pos"]:
+        """The same places in every row."""
+        return repeat(places, "q k -> row q k", row=len(self.tokens))
+
+    def near_copies(self, shift: int) -> Bool[Tensor, "row query=pos key=pos"]:
+        """The places `shift` after every earlier copy of the query's token: 0 is the copy."""
+        copy = self.back + shift
+        period = rearrange(self.periods, "row -> row 1 1")
+        key = torch.arange(self.tokens.shape[1])
+        real = (copy > 0) & (key - shift >= self.opening) & (self.back >= 0)
+        return (copy % period == 0) & real
+
+
+def draw_rows(generator: Generator, *, bos: int = 0) -> Rows:
+    """6 to 18 rows of 48 to 144 tokens, each with a period of its own, with BOS or without.
+
+    Fewer rows cannot tell a head that looks a fixed distance back from one that matches: with
+    one or two, that distance may be right by chance for half of what is looked at.
+    """
+    n_rows, length, opened = (
+        int(torch.randint(low, high + 1, (), generator=generator))
+        for low, high in ((6, 18), (48, 144), (0, 1))
+    )
+    probe = probes.repeated(
+        torch.arange(bos + 1, bos + 1001),
+        rows=n_rows,
+        length=length,
+        bos=bos if opened else None,
+        seed=int(torch.randint(2**31, (), generator=generator)),
+    )
+    return Rows(probe.tokens, torch.tensor(probe.periods), opened)
+
+
+Places = Callable[[Rows, int, Generator], Bool[Tensor, "row query=pos key=pos"]]
+"""Where a head looks, in rows, with a sink column of its own, and luck; never ahead."""
+
+
+def _after_copy(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+    return rows.near_copies(1)
+
+
+def _copy(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+    return rows.near_copies(0)
+
+
+def _distance(least: int, most: int) -> Places:
+    """Keys that are `least` to `most` tokens back."""
+
+    def places(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+        return rows.shape_of((rows.back >= least) & (rows.back <= most))
+
+    return places
+
+
+def _column(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+    key = torch.arange(rows.tokens.shape[1])
+    return rows.shape_of((rows.back > 0) & (key == column))
+
+
+STRIPES: dict[str, Places] = {
+    "induction": _after_copy,
+    "duplicate_token": _copy,
+    "previous_token": _distance(1, 1),
+    "current_token": _distance(0, 0),
+}
+"""The kinds that look at single places, which share one threshold."""
+
+
+def _two_after(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+    return rows.near_copies(2)
+
+
+def _before_copy(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+    return rows.near_copies(-1)
+
+
+def _mean_period(shift: int) -> Places:
+    """Keys as far back as copies are on average, whatever the row's own period, and `shift` on."""
+
+    def places(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+        usual = (rows.tokens.shape[1] - rows.opening) // 2
+        return rows.shape_of(rows.back == usual - shift)
+
+    return places
+
+
+def _scattered(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+    """One key of each query, drawn from all it sees."""
+    n_rows, length = rows.tokens.shape
+    luck = torch.rand(n_rows, length, dtype=torch.float32, generator=generator)
+    chosen = (luck * torch.arange(1, length + 1)).long()
+    return torch.arange(length) == rearrange(chosen, "row q -> row q 1")
+
+
+def _forgotten(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+    """A column for the queries in the first half of the row; nothing after it."""
+    query = torch.arange(rows.tokens.shape[1])
+    early = rearrange(query < rows.tokens.shape[1] // 2, "q -> q 1")
+    return _column(rows, column, generator) & early
+
+
+def _in_half_of_the_rows(places: Places) -> Places:
+    def half(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+        n_rows = len(rows.tokens)
+        on = torch.randperm(n_rows, generator=generator) < n_rows // 2
+        return places(rows, column, generator) & rearrange(on, "row -> row 1 1")
+
+    return half
+
+
+def _at_every_other_query(places: Places) -> Places:
+    def half(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+        on = torch.arange(rows.tokens.shape[1]) % 2 == 0
+        return places(rows, column, generator) & rearrange(on, "q -> q 1")
+
+    return half
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a planted head does.
+
+    Attributes:
+        places: Where it looks; evenly, where that is more than one key.
+        kind: The kind that it is if strong enough; None for a near miss.
+        nearly: The kind that a near miss is taken for by a careless eye.
+        elsewhere: Whether its sink is never the first token.
+        most: A near miss is never stronger than this.
+        factor: Of its strength, so that a head can do its work by halves.
+    """
+
+    places: Places
+    kind: str | None = None
+    nearly: str | None = None
+    elsewhere: bool = False
+    most: float = 1.0
+    factor: float = 1.0
+
+
+# Half of it stays below every threshold, also where the half of the rows that works has most of
+# the queries that count: up to five eighths.
+_HALF = 0.6
+
+KINDS: dict[str, Role] = {
+    **{kind.replace("_", " "): Role(places, kind) for kind, places in STRIPES.items()},
+    "local window": Role(_distance(0, Thresholds().window_width - 1), "local_window"),
+    "sink": Role(_column, "sink"),
+    "sink elsewhere": Role(_column, "sink", elsewhere=True),
+}
+"""Heads that do what a kind of head does, by name."""
+
+NEAR_MISSES: dict[str, Role] = {
+    "nothing": Role(_column, factor=0.0),
+    "even": Role(lambda rows, column, generator: rows.shape_of(rows.back >= 0)),
+    "scattered": Role(_scattered),
+    "two back": Role(_distance(2, 2), nearly="previous_token"),
+    "mean period, next": Role(_mean_period(1), nearly="induction"),
+    "mean period": Role(_mean_period(0), nearly="duplicate_token"),
+    "two after the copy": Role(_two_after, nearly="induction"),
+    "before the copy": Role(_before_copy, nearly="duplicate_token"),
+    "wide window": Role(_distance(0, WIDE - 1), nearly="local_window"),
+    "forgotten sink": Role(_forgotten, nearly="sink", elsewhere=True),
+    **{
+        f"{kind.replace('_', ' ')}, {words}": Role(
+            change(places), nearly=kind, most=_HALF, factor=factor
+        )
+        for kind, places in STRIPES.items()
+        for words, change, factor in (
+            ("half of the rows", _in_half_of_the_rows, 1.0),
+            ("every other query", _at_every_other_query, 1.0),
+            ("half as strong", lambda places: places, 0.5),
+        )
+    },
+}
+"""Heads that look like a kind of head and are not, or do nothing at all, by name."""
+
+ROLES = KINDS | NEAR_MISSES
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One planted head.
+
+    Attributes:
+        role: Its name in `ROLES`.
+        strength: As asked for (see `plant`).
+        pattern: Its attention in each row.
+        expected: The same without luck, but for each row's own strength.
+        excess: By kind, what `expected` puts on the kind's targets beyond even attention: what
+            the head is in these rows.
+        usual_excess: The same with the usual strength in every row: what it is on average.
+        column: Where it rests, if it does.
+    """
+
+    role: str
+    strength: float
+    pattern: Float[Tensor, "row query=pos key=pos"]
+    expected: Float[Tensor, "row query=pos key=pos"]
+    excess: Mapping[str, float]
+    usual_excess: Mapping[str, float]
+    column: int
+
+
+def truth(excess: Mapping[str, float], thresholds: Thresholds) -> str:
+    """The label of a head: the most specific kind whose excess is enough, or `mixed`."""
+    kinds = (kind for kind in TARGETS if excess[kind] >= getattr(thresholds, kind))
+    return next((LABELS[kind] for kind in kinds), MIXED)
+
+
+def plant(
+    rows: Rows,
+    role: str,
+    strength: float,
+    *,
+    generator: Generator,
+    thresholds: Thresholds | None = None,
+) -> Planted:
+    """Make a head.
+
+    What is left of its attention, and all of it where a query has nothing to look at, goes to a
+    sink column, evenly to all keys and at random, in proportions drawn evenly from all there are.
+    In half of the heads the sink column is the first token, in the others one of the first
+    quarter. The random part is the softmax of normal scores of a spread from 0.5 to 3. The
+    strength is drawn for each row, and again for each query, around the one asked for.
+
+    Args:
+        rows: What it attends to.
+        role: Name in `ROLES`.
+        strength: For a head of a kind, the excess over even attention that it has on average,
+            (mass on targets - chance) / (1 - chance), or as much of that as there can be. For a
+            near miss, the share of attention on the places where it looks.
+        generator: Of all luck.
+        thresholds: For the width of a window, and for what makes a column a sink.
+
+    Raises:
+        InputError: If there is no such role, or strength is not in [0, 1].
+    """
+    if role not in ROLES:
+        raise InputError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
+    if not 0 <= strength <= 1:
+        raise InputError(f"strength must be in [0, 1], got {strength}")
+    thresholds = as_thresholds(thresholds)
+    part = ROLES[role]
+    column = _draw_column(rows, part, generator)
+    places = part.places(rows, column, generator).float()
+    work = places / places.sum(-1, keepdim=True).clamp(min=1)
+    active = places.any(-1)
+    to_sink, to_all, at_random = _shares(generator)
+    if part.kind == "sink" or part.nearly == "sink":
+        to_sink, to_all = 0.0, to_sink + to_all
+    even = _softmax(torch.zeros_like(work))
+    idle = torch.where(_column(rows, column, generator).any(-1, keepdim=True), 1.0, 0.0)
+    sink = _column(rows, column, generator) * idle + even * (1 - idle)
+    rest = to_sink * sink + (1 - to_sink) * even
+
+    share = part.factor * min(strength, part.most)
+    if part.kind is not None:
+        share = _share_for(strength, part.kind, rows, work, active, rest, column, thresholds)
+    in_rows, in_queries = _unsteady(share, active.shape, generator)
+    expected = _mix(in_rows * active, work, rest)
+    usual = _mix(share * active, work, rest)
+
+    spread = 0.5 + 2.5 * torch.rand((), dtype=torch.float32, generator=generator)
+    noise = _softmax(spread * torch.randn(work.shape, dtype=torch.float32, generator=generator))
+    drawn = to_sink * sink + to_all * even + at_random * noise
+    return Planted(
+        role=role,
+        strength=strength,
+        pattern=_mix(in_queries * active, work, drawn),
+        expected=expected,
+        excess=planned_excess(rows, expected, column, thresholds),
+        usual_excess=planned_excess(rows, usual, column, thresholds),
+        column=column,
+    )
+
+
+def planned_excess(
+    rows: Rows,
+    expected: Float[Tensor, "row query=pos key=pos"],
+    column: int,
+    thresholds: Thresholds,
+) -> dict[str, float]:
+    """By kind: how much of `expected` lands on its targets, beyond even attention.
+
+    0 for even attention, 1 when all is on target; worked out from where the copies are.
+    """
+    found = {}
+    for kind in TARGETS:
+        if kind == "sink":
+            also = _draws_everywhere(expected, column, thresholds)
+            targets, counted = _sink_targets(rows, torch.where(also, column, 0))
+        else:
+            targets, counted = _targets(rows, kind, thresholds)
+        score, chance = _scores(expected, targets, counted)
+        found[kind] = (score - chance) / (1 - chance)
+    return found
+
+
+@lru_cache(maxsize=len(TARGETS))
+def _targets(
+    rows: Rows, kind: str, thresholds: Thresholds
+) -> tuple[Bool[Tensor, "row query=pos key=pos"], Bool[Tensor, "row query=pos"]]:
+    """Where the kind should look, and which queries count: those that can be told.
+
+    The first token is where heads rest: as a query, and as what should be looked at, it is out.
+    """
+    back = rows.back
+    if kind == "local_window":
+        width = thresholds.window_width
+        query = torch.arange(len(back))
+        # The first token lies before the window.
+        return rows.shape_of((back >= 0) & (back < width)), _all_rows(rows, query >= width)
+    if kind in ("previous_token", "current_token"):
+        targets = rows.shape_of(back == (kind == "previous_token"))
+    else:
+        targets = rows.near_copies(int(kind == "induction"))
+    counted = targets.any(-1) & ~targets[:, :, 0]
+    counted[:, 0] = False
+    return targets, counted
+
+
+def _sink_targets(
+    rows: Rows, column: Int[Tensor, " row"]
+) -> tuple[Bool[Tensor, "row query=pos key=pos"], Bool[Tensor, "row query=pos"]]:
+    """The first token and `column`, which may be the same, for the queries after them."""
+    key = torch.arange(rows.tokens.shape[1])
+    chosen = (key == 0) | (key == column[:, None])
+    targets = (rows.back > 0) & rearrange(chosen, "row k -> row 1 k")
+    return targets, _all_rows(rows, key > 0)
+
+
+def _all_rows(rows: Rows, queries: Bool[Tensor, " query=pos"]) -> Bool[Tensor, "row query=pos"]:
+    return repeat(queries, "q -> row q", row=len(rows.tokens))
+
+
+def _scores(
+    expected: Float[Tensor, "row query=pos key=pos"],
+    targets: Bool[Tensor, "row query=pos key=pos"],
+    counted: Bool[Tensor, "row query=pos"],
+) -> tuple[float, float]:
+    """Mean mass on the targets over the counted queries, and the same for even attention."""
+    seen = torch.arange(1, targets.shape[1] + 1)
+    mass = (expected * targets).sum(-1)[counted].mean()
+    return mass.item(), (targets.sum(-1) / seen)[counted].mean().item()
+
+
+def _draws_everywhere(
+    expected: Float[Tensor, "row query=pos key=pos"], column: int, thresholds: Thresholds
+) -> Bool[Tensor, " row"]:
+    """Whether the nearer and the farther half of the queries after `column` give it enough."""
+    given = expected[:, column + 1 :, column]
+    middle = given.shape[1] // 2
+    halves = torch.stack([given[:, :middle].mean(-1), given[:, middle:].mean(-1)])
+    return (halves >= thresholds.sink_column).all(0)
+
+
+def _share_for(
+    strength: float,
+    kind: str,
+    rows: Rows,
+    work: Float[Tensor, "row query=pos key=pos"],
+    active: Bool[Tensor, "row query=pos"],
+    rest: Float[Tensor, "row query=pos key=pos"],
+    column: int,
+    thresholds: Thresholds,
+) -> float:
+    """The share of `work` that makes a head whose excess is `strength`, as near as can be.
+
+    The score goes from what rest gives to what work gives in proportion to the share.
+    """
+    if kind == "sink":
+        targets, counted = _sink_targets(rows, torch.full_like(rows.periods, column))
+    else:
+        targets, counted = _targets(rows, kind, thresholds)
+    resting, chance = _scores(rest, targets, counted)
+    working, _ = _scores(_mix(active.float(), work, rest), targets, counted)
+    wanted = chance + strength * (1 - chance)
+    return min(1.0, max(0.0, (wanted - resting) / (working - resting)))
+
+
+def _mix(
+    share: Float[Tensor, "row query"],
+    work: Float[Tensor, "row query key"],
+    rest: Float[Tensor, "row query key"],
+) -> Float[Tensor, "row query key"]:
+    share = rearrange(share, "row q -> row q 1")
+    return share * work + (1 - share) * rest
+
+
+def _unsteady(
+    share: float, shape: torch.Size, generator: Generator
+) -> tuple[Float[Tensor, "row 1"], Float[Tensor, "row query"]]:
+    """The share in each row, and in each query of it: in [0, 1], and on average as it was.
+
+    Of the most that it can vary, min(share, 1 - share), the standard deviation is about .13 over
+    rows and .4 over queries. Over the labelled heads of SmolLM2-135M the medians are .12 and .5.
+    """
+    of_row, of_query, of_head = (
+        torch.rand(size, dtype=torch.float32, generator=generator)
+        for size in ((shape[0], 1), shape, ())
+    )
+    reach = (0.5 + 0.5 * of_head) * min(share, 1 - share)
+    in_rows = share + reach * 0.25 * (torch.pi * of_row).cos()
+    return in_rows, in_rows + reach * 0.75 * (torch.pi * of_query).cos()
+
+
+def _shares(generator: Generator) -> tuple[float, float, float]:
+    """Three shares that sum to 1, drawn evenly from all there are: Dirichlet (1, 1, 1)."""
+    low, high = torch.rand(2, dtype=torch.float32, generator=generator).sort().values.tolist()
+    return low, high - low, 1 - high
+
+
+def _draw_column(rows: Rows, role: Role, generator: Generator) -> int:
+    first = torch.rand((), dtype=torch.float32, generator=generator) < 0.5
+    other = int(torch.randint(1, rows.tokens.shape[1] // 4, (), generator=generator))
+    plain_sink = role.kind == "sink" and not role.elsewhere
+    return 0 if plain_sink or (first and not role.elsewhere) else other
+
+
+def _softmax(scores: Float[Tensor, "row query key"]) -> Float[Tensor, "row query key"]:
+    later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -torch.inf).softmax(-1)

@@ -1,0 +1,1 @@
+"""What heads read and write: folded weights, composition, direct effects."""

@@ -1,0 +1,301 @@
+r"""How strongly a later head reads what an earlier head writes, from weights alone.
+
+For heads 1 and 2 of an earlier and a later layer, with row vectors (`interp.weights.heads`), the
+score of
+a kind is |A B| / (|A| |B|) in Frobenius norms (Elhage et al. 2021), where A = W_OV1 and
+
+    Q-composition: B = W_QK2,    K-composition: B = W_QK2^T,    V-composition: B = W_OV2
+
+It is at most 1; flat factors of rank r that fit perfectly reach 1 / sqrt(r), and chance gives
+the floor.
+
+**The null.** How large is a score if the two heads keep their singular values, and have
+nothing to do with each other? Put a rotation between them, orthogonal R of n dimensions drawn
+evenly (Haar), and with M = A^T A and N = B B^T
+
+    |A R B|^2 = tr(M R N R^T) = tr M tr N / n + tr(M0 R N0 R^T)
+
+where M0 = M - (tr M / n) 1 and N0 likewise. The second term has mean 0, since E[R N0 R^T]
+commutes with every rotation and has trace 0. For its square: rotations act on the symmetric
+matrices of trace 0, a space of D = (n - 1)(n + 2) / 2 dimensions, and leave none of its subspaces
+in place, so that by Schur's lemma the mean square of a product with R N0 R^T is the same in all
+directions, E[tr(M0 R N0 R^T)^2] = |M0|^2 |N0|^2 / D:
+
+    E |A R B|^2 = |A|^2 |B|^2 / n
+    Var |A R B|^2 = 2 / ((n - 1)(n + 2)) (tr M^2 - (tr M)^2 / n) (tr N^2 - (tr N)^2 / n)
+
+So the floor is 1 / sqrt(n), and z = (|A B|^2 - mean) / sqrt(variance) needs no sampling. The
+null has tails to the right where a few singular values are most of a head, and in a trained model
+most pairs are several deviations off, above or below, since heads share directions of the stream:
+the rank among the earlier heads says more than z alone.
+
+**Layer norms** take the mean away before anything is read: what a head writes along 1 = (1, ..., 1)
+no head can read. It is taken out of A, and n is d_model - 1, the dimensions that are left.
+
+**The cost.** With A = W_V W_O and B = I J^T, and the triangles of W_V = Q S and J = Q' T, the
+norm of A B is that of S (W_O I) T^T, d_head x d_head. No product of two d_model x d_model
+matrices is formed, nor one such matrix.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, SupportsIndex
+
+import torch
+from einops import einsum, rearrange, reduce
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import InputError, whole
+from interp.heads import Head
+from interp.weights.heads import FARTHEST, HeadWeights
+
+Kind = Literal["Q", "K", "V"]
+KINDS: tuple[Kind, ...] = ("Q", "K", "V")
+
+
+class Edge(NamedTuple):
+    """One pair of heads: how strongly `later` reads what `earlier` writes.
+
+    Attributes:
+        earlier: Who writes.
+        later: Who reads.
+        kind: Through what it reads: `Q`, `K` or `V`.
+        score: As in this module, in [0, 1].
+        z: In standard deviations of the null.
+        rank: Of `earlier` among all heads that are earlier than `later`; 1 is the strongest.
+    """
+
+    earlier: Head
+    later: Head
+    kind: str
+    score: float
+    z: float
+    rank: int
+
+
+@dataclass(frozen=True, eq=False)
+class Composition:
+    """Scores of all pairs of heads, `[layer1, head1, layer2, head2]`: head 2 reads head 1.
+
+    NaN where layer1 is not earlier than layer2, where a layer has no attention, and where a head's
+    weights are all 0.
+
+    Attributes:
+        Q: Through its queries, in [0, 1].
+        K: Through its keys, likewise.
+        V: Through its values, likewise.
+        z: For each kind, the squared score's distance from the null's mean in standard
+            deviations.
+        floor: What chance gives: 1 / sqrt(n).
+        distance: From query back to key, in tokens; of no effect without rotary positions.
+    """
+
+    Q: Float[Tensor, "layer head layer head"]
+    K: Float[Tensor, "layer head layer head"]
+    V: Float[Tensor, "layer head layer head"]
+    z: dict[str, Float[Tensor, "layer head layer head"]]
+    floor: float
+    distance: int
+
+    def __repr__(self) -> str:
+        best = (f"{kind} {edge}" for kind in KINDS for edge in map(_words, self.strongest(kind, 1)))
+        return f"Composition({', '.join([*best, f'floor {self.floor:.3f}'])})"
+
+    def scores(self, kind: str) -> Float[Tensor, "layer head layer head"]:
+        """`Q`, `K` or `V` by name.
+
+        Raises:
+            InputError: If it is none of these.
+        """
+        if kind not in KINDS:
+            raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        return {"Q": self.Q, "K": self.K, "V": self.V}[kind]
+
+    def rank(self, kind: str) -> Int[Tensor, "layer head layer head"]:
+        """Place of each earlier head among all that a later one could read; 1 is the strongest.
+
+        0 where there is no score. Ties go to the earlier head.
+        """
+        scores = self.scores(kind)
+        flat = rearrange(scores, "l1 h1 l2 h2 -> (l1 h1) (l2 h2)")
+        order = flat.nan_to_num(nan=-1.0).argsort(dim=0, descending=True, stable=True)
+        places = order.argsort(dim=0) + 1
+        places = torch.where(flat.isnan(), 0, places)
+        return places.view(scores.shape)
+
+    def strongest(
+        self,
+        kind: str,
+        count: SupportsIndex = 10,
+        *,
+        later: Head | tuple[int, int] | str | None = None,
+    ) -> list[Edge]:
+        """The pairs with the highest scores, the highest first.
+
+        Args:
+            kind: Which scores.
+            count: How many pairs at most.
+            later: If given, only what this head reads.
+
+        Raises:
+            InputError: If the kind or the head is not known, or the count is no whole number of
+                at least 0.
+        """
+        scores, ranks = self.scores(kind), self.rank(kind)
+        count = whole("count", count, least=0)
+        there = scores.isfinite()
+        if later is not None:
+            layer, head = later = Head.parse(later)
+            if not (0 <= layer < scores.shape[2] and 0 <= head < scores.shape[3]):
+                raise InputError(f"later must be a head of the model, got {later}")
+            only = torch.zeros_like(there)
+            only[:, :, layer, head] = True
+            there = there & only
+        places = there.nonzero()
+        best = scores[there].argsort(dim=0, descending=True, stable=True)[:count]
+        return [
+            Edge(
+                Head(l1, h1),
+                Head(l2, h2),
+                kind,
+                scores[l1, h1, l2, h2].item(),
+                self.z[kind][l1, h1, l2, h2].item(),
+                int(ranks[l1, h1, l2, h2]),
+            )
+            for l1, h1, l2, h2 in places[best].tolist()
+        ]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Every pair as columns of a table, such as `pandas.DataFrame` takes.
+
+        `earlier`, `later` (as L5H1), and for each kind the score, its `_z` and its `_rank`.
+        """
+        there = self.Q.isfinite() | self.K.isfinite() | self.V.isfinite()
+        places = there.nonzero().tolist()
+        columns: dict[str, list[Any]] = {
+            "earlier": [str(Head(l1, h1)) for l1, h1, _, _ in places],
+            "later": [str(Head(l2, h2)) for _, _, l2, h2 in places],
+        }
+        for kind in KINDS:
+            columns[kind] = self.scores(kind)[there].tolist()
+            columns[f"{kind}_z"] = self.z[kind][there].tolist()
+            columns[f"{kind}_rank"] = self.rank(kind)[there].tolist()
+        return columns
+
+
+def _words(edge: Edge) -> str:
+    return f"{edge.earlier} to {edge.later} {edge.score:.3f}"
+
+
+class _Written(NamedTuple):
+    """A layer's W_OV, up to a rotation of what is read: `core` has the same A^T A."""
+
+    core: Float[Tensor, "head e d_model"]
+    size: Float[Tensor, " head"]
+    spread: Float[Tensor, " head"]
+
+
+class _Read(NamedTuple):
+    """A layer's B = I J^T, up to a rotation of the end that does not read the stream."""
+
+    reader: Float[Tensor, "shared d_model e"]
+    triangle: Float[Tensor, "head f e"]
+    size: Float[Tensor, " head"]
+    spread: Float[Tensor, " head"]
+
+
+def compose(
+    weights: Mapping[int, HeadWeights], *, n_layers: int, distance: SupportsIndex = 0
+) -> Composition:
+    """Q-, K- and V-composition of all pairs of heads.
+
+    Args:
+        weights: By layer; those of `interp.weights.folded.head_weights`.
+        n_layers: Of the model, with or without attention.
+        distance: From query back to key, in tokens: with rotary positions each distance has a
+            W_QK of its own.
+
+    Raises:
+        InputError: If there are fewer than two layers of attention, or the distance is no whole
+            number from 0 to `interp.weights.heads.FARTHEST`.
+    """
+    if len(weights) < 2:
+        raise InputError(f"weights must be of at least two layers, got {len(weights)}")
+    distance = whole("distance", distance, least=0, most=FARTHEST)
+    centred = any(heads.centred for heads in weights.values())
+    n = next(iter(weights.values())).W_O.shape[-1] - centred
+    written = {i: _write(heads, n, centred) for i, heads in weights.items()}
+    most = max(heads.n_heads for heads in weights.values())
+    squares = {kind: torch.full((n_layers, most) * 2, torch.nan) for kind in KINDS}
+    z = {kind: torch.full((n_layers, most) * 2, torch.nan) for kind in KINDS}
+    for layer, heads in weights.items():
+        for kind, read in _reads(heads, n, distance):
+            for earlier in (i for i in weights if i < layer):
+                found = _squared_scores(written[earlier], read)
+                off = (found - 1 / n) / _deviation(written[earlier], read, n)
+                place = (earlier, slice(len(found)), layer, slice(found.shape[1]))
+                squares[kind][place], z[kind][place] = found.cpu(), off.cpu()
+    scores = {kind: square.sqrt() for kind, square in squares.items()}
+    return Composition(**scores, z=z, floor=n**-0.5, distance=distance)
+
+
+def null(
+    A: Float[Tensor, "rows n"], B: Float[Tensor, "n columns"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Mean and variance of |A R B|^2 over evenly drawn orthogonal R: see this module.
+
+    Example:
+        >>> null(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0], [0.0]]))
+        (tensor(2.), tensor(2.))
+    """
+    n = A.shape[1]
+    a, b = A.square().sum(), B.square().sum()
+    spread = _spread(A[None])[0] - 1 / n, _spread(B.mT[None])[0] - 1 / n
+    return a * b / n, 2 / ((n - 1) * (n + 2)) * (a * a * spread[0]) * (b * b * spread[1])
+
+
+def _spread(A: Float[Tensor, "head e n"]) -> Float[Tensor, " head"]:
+    """Of M = A^T A, tr M^2 / (tr M)^2: 1 / rank if A is flat, 1 if it has rank 1."""
+    gram = A @ A.mT
+    return gram.square().sum((-1, -2)) / gram.diagonal(dim1=-2, dim2=-1).sum(-1).square()
+
+
+def _deviation(written: _Written, read: _Read, n: int) -> Float[Tensor, "head1 head2"]:
+    """Standard deviation of the squared score under the null."""
+    both = (written.spread[:, None] - 1 / n) * (read.spread - 1 / n)
+    return (2 / ((n - 1) * (n + 2)) * both.clamp(min=0)).sqrt()
+
+
+def _write(heads: HeadWeights, n: int, centred: bool) -> _Written:
+    W_O = heads.W_O - heads.W_O.mean(-1, keepdim=True) if centred else heads.W_O
+    triangle = torch.linalg.qr(heads.W_V, mode="r").R
+    grouped = rearrange(W_O, "(kv g) e d -> kv g e d", g=heads.group)
+    core = einsum(triangle, grouped, "kv f e, kv g e d -> kv g f d")
+    core = rearrange(core, "kv g f d -> (kv g) f d")
+    return _Written(core, core.square().sum((-1, -2)), _spread(core))
+
+
+def _reads(heads: HeadWeights, n: int, distance: int) -> Iterator[tuple[Kind, _Read]]:
+    """The three ways in which a layer's heads read."""
+    W_Q, W_K = heads.turn(heads.W_Q, distance), heads.turn(heads.W_K, 0)
+    factors: dict[Kind, tuple[Tensor, Tensor]] = {
+        "Q": (W_Q, W_K),
+        "K": (W_K, W_Q),
+        "V": (heads.W_V, heads.W_O.mT),
+    }
+    for kind, (reader, other) in factors.items():
+        triangle = torch.linalg.qr(other, mode="r").R
+        times = heads.n_heads // len(other)
+        triangle = rearrange(triangle[:, None].expand(-1, times, -1, -1), "s g f e -> (s g) f e")
+        own = reader.repeat_interleave(heads.n_heads // len(reader), 0)
+        whole = triangle @ own.mT
+        yield kind, _Read(reader, triangle, whole.square().sum((-1, -2)), _spread(whole))
+
+
+def _squared_scores(written: _Written, read: _Read) -> Float[Tensor, "head1 head2"]:
+    middle = einsum(written.core, read.reader, "h i d, s d e -> s h i e")
+    triangle = rearrange(read.triangle, "(s g) f e -> s g f e", s=len(read.reader))
+    core = einsum(middle, triangle, "s h i e, s g f e -> s h i g f")
+    squares = reduce(core.square(), "s h i g f -> h (s g)", "sum")
+    return squares / (written.size[:, None] * read.size)

@@ -1,0 +1,410 @@
+"""From a model to the weights that its heads really read and write with: norms folded in.
+
+How a family stores its weights is never taken on trust. Folding, fused blocks, the order of
+heads, the kind of rotary positions and the scale are right if the scores that come out of the
+weights are those that the model computes, so every layer is put to that test on a few tokens
+(`head_weights`), and refused where it fails.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, SupportsIndex
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.errors import InputError, whole
+from interp.kinds.mass import FromQK
+from interp.models import Model, evaluating, load_model
+from interp.models.hooks import attention_layers, run_with
+from interp.models.stream import stream, streams
+from interp.weights.composition import Composition, compose
+from interp.weights.heads import FARTHEST, HeadWeights, Rotary
+from interp.weights.norms import Norm
+
+TRIED_ON = 12
+"""Tokens on which the weights must give the model's own scores."""
+
+
+def norm_before(model: Model, layer: int) -> Norm:
+    """The norm whose output a layer's heads read; one that changes nothing if there is none."""
+    block = model.bridge.blocks[layer]
+    d_model = int(model.bridge.cfg.d_model)
+    like = torch.ones(d_model, device=model.device, dtype=next(block.parameters()).dtype)
+    return Norm(_module(block, "ln1") or torch.nn.Identity(), like)
+
+
+def written(model: Model, layer: int) -> Float[Tensor, "head d_value d_model"]:
+    """W_O of a layer as it is stored: how its heads write to the residual stream.
+
+    Raises:
+        InputError: If the layer's weights are packed, not in memory, or not there by head.
+    """
+    return _weight(_attention(model, layer), "W_O", layer)
+
+
+def values(
+    model: Model, layer: int, *, fold: bool = True
+) -> tuple[
+    Float[Tensor, "kv_head d_model d_value"],
+    Float[Tensor, "kv_head d_value"],
+    Float[Tensor, "head d_value d_model"],
+]:
+    """W_V, b_V and W_O of a layer; with `fold` as in `interp.weights.heads.HeadWeights`.
+
+    Raises:
+        InputError: If the layer's weights are packed, not in memory, or not there by head.
+    """
+    attention = _attention(model, layer)
+    W_V, b_V = _read(attention, "V", layer)
+    W_O = written(model, layer)
+    if not fold:
+        return W_V, b_V, W_O
+    before = norm_before(model, layer)
+    b_V = b_V + einsum(before.bias, W_V, "d, h d e -> h e")
+    after = _module(model.bridge.blocks[layer], "ln1_post")
+    if after is not None:
+        W_O = Norm(after, torch.ones_like(attention.W_O[0, 0])).fold_written(W_O)
+    return before.fold(W_V.mT).mT, b_V, W_O
+
+
+def head_weights(
+    model: Any, layers: Sequence[int] | None = None, *, fold: bool = True
+) -> dict[int, HeadWeights]:
+    """Every layer's heads as they read the residual stream, tried on the model's own scores.
+
+    Args:
+        model: A `Model`, or anything that `load_model` takes.
+        layers: Which layers, in any order; all that have attention if left out.
+        fold: Whether norms are folded in. Without it the weights are those that are stored,
+            which is what TransformerLens shows and many published numbers go by; they read the
+            output of the norm, not the stream.
+
+    Returns:
+        By layer, in the order asked for, in float32. Where the angles of rotary positions depend
+        on how long a prompt is (longrope, dynamic), they are those of a short one.
+
+    Raises:
+        InputError: If the scores of a layer are no product of queries and keys that are linear
+            in the stream: with norms of queries and keys (Qwen3, Gemma 3), latent attention
+            (DeepSeek) or a bias by distance (ALiBi: Bloom, MPT). If weights are packed, not in
+            memory or not finite, or if the model's own scores do not come out of them. If a
+            layer is not there or has no attention.
+    """
+    model = load_model(model)
+    wanted = list(dict.fromkeys(attention_layers(model, layers)))
+    for layer in wanted:
+        _refuse_other_scores(model, layer)
+    tokens = model.vocabulary[:TRIED_ON][None]
+    streams_in = run_with(model, tokens, [f"blocks.{i}.hook_resid_pre" for i in wanted])
+    seen = _seen(model, tokens, wanted)
+    rotaries = _rotaries(model)
+    found: dict[int, HeadWeights] = {}
+    for layer, x in zip(wanted, streams_in.values(), strict=True):
+        folded = _folded(model, layer)
+        _refuse_not_finite(folded, model, layer)
+        sigma = norm_before(model, layer).scale_of(x)
+        folded = _found_out(folded, seen[layer], x, sigma, rotaries)
+        off = seen[layer].off(folded, x, sigma)
+        if not off <= (1e-4 if model.dtype_name == "float32" else 5e-2):
+            raise InputError(
+                f"weights must give the scores of {model.name}, but those of layer {layer}"
+                f" come out {off:.1%} off: this attention is not known"
+            )
+        found[layer] = folded if fold else _unfolded(folded, model, layer)
+    return found
+
+
+def composition_scores(
+    model: Any, *, distance: SupportsIndex = 0, fold: bool = True
+) -> Composition:
+    """How strongly each head reads what each earlier head writes: see `interp.weights.composition`.
+
+    Folding matters. In SmolLM2-135M-Instruct as stored, L16H0 is first of all earlier heads for
+    the keys of the induction heads L17H3, L18H7, L17H4 and L18H6 (.219, .208, .206, .202, the
+    median of the others .045). With the norms folded in it is first for those of layer 17
+    (.168, .158) and second, after L17H8, for those of layer 18 (.165 and .161 beside .180 and
+    .175): gains give other dimensions more weight than the stored matrices show. The distance
+    changes no score of these by more than .002, up to 50 tokens.
+
+    Args:
+        model: A `Model`, or anything that `load_model` takes.
+        distance: From query back to key, in tokens, where positions are rotary.
+        fold: Whether norms are folded in, as the heads really read; without it the numbers are
+            those of TransformerLens and of papers that take the weights as stored.
+
+    Raises:
+        InputError: If the model has fewer than two layers of attention, or as `head_weights`, or
+            the distance is no whole number from 0 to `interp.weights.heads.FARTHEST`.
+    """
+    distance = whole("distance", distance, least=0, most=FARTHEST)
+    model = load_model(model)
+    weights = head_weights(model, fold=fold)
+    return compose(weights, n_layers=model.n_layers, distance=distance)
+
+
+def token_sample(model: Model, count: int = 4096, *, seed: int = 0) -> Int[Tensor, " token"]:
+    """Ids of so many ordinary tokens, drawn without replacement; all if there are fewer."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(model.vocabulary), generator=generator)
+    return model.vocabulary[order[:count]].sort().values
+
+
+def embedding(
+    model: Any, ids: Int[Tensor, " token"], *, through_mlp: bool = False
+) -> Float[Tensor, "token d_model"]:
+    """Tokens as a head reads them when nothing else is in the stream: over their norm's scale.
+
+    Args:
+        model: A `Model`, or anything that `load_model` takes.
+        ids: Of the tokens.
+        through_mlp: Whether what the first MLP adds to the embedding is added: the effective
+            embedding, which in models with MLPs is nearer to what later heads find (Wang et al.
+            2022, arXiv 2211.00593, section on copy scores). Positions and attention are left out.
+
+    Returns:
+        Rows `e / sigma(e)` in float32, sigma being that of the first layer's norm: what
+        `HeadWeights` take. Of learned positions nothing is in them.
+
+    Raises:
+        InputError: If an id is not in the model's table. If the stream does not open with what
+            is in the table, but for a factor (OPT-350m maps it to another width). If the
+            effective embedding is wanted and the model has no first MLP that reads the
+            residual stream.
+    """
+    model = load_model(model)
+    inner = model.inner if model.plain is None else model.plain
+    table = at_hand("the embedding", inner.get_input_embeddings().weight)
+    for i in ids.tolist():
+        whole("ids", i, least=0, most=len(table) - 1)
+    # Some models multiply what is in the table (Gemma, Granite): by what, two tokens tell.
+    pair = run_with(model, model.vocabulary[:2, None], ["blocks.0.hook_resid_pre"])
+    apart = torch.sub(*pair["blocks.0.hook_resid_pre"][:, 0].float())
+    stored = torch.sub(*table[model.vocabulary[:2].to(table.device)].float())
+    if len(stored) != len(apart):
+        raise InputError(
+            f"the residual stream must open with the embedding, got one of {len(stored)}"
+            f" dimensions in a stream of {len(apart)}"
+        )
+    times = (apart @ stored) / (stored @ stored)
+    if not torch.allclose(apart, times * stored, rtol=1e-2, atol=1e-2 * float(apart.abs().max())):
+        raise InputError("the residual stream must open with the embedding, got another")
+    x = table[ids.to(table.device)] * times.to(table.dtype)
+    if through_mlp:
+        x = x + _first_mlp(model, x)
+    x, found = x.float(), torch.zeros_like(x, dtype=torch.float)
+    some = x.any(-1)  # Padding has rows of 0, which stay.
+    found[some] = x[some] / norm_before(model, 0).scale_of(x[None, some])[0, :, None]
+    return found
+
+
+def _first_mlp(model: Model, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
+    """What the first MLP adds to a stream that holds `x` alone."""
+    block = model.bridge.blocks[0]
+    if "mlp" not in block._modules:
+        raise InputError("through_mlp must be left out: the first layer has no MLP")
+    before = _module(block, "ln2") or _module(block, "ln1") or torch.nn.Identity()
+    after = _module(block, "ln2_post") or torch.nn.Identity()
+    with torch.no_grad(), evaluating(block.mlp):
+        try:
+            out = block.mlp.original_component(before(x)[None])
+        except TypeError:  # Bloom and MPT hand it the stream to add to.
+            raise InputError("through_mlp must be left out: the first MLP takes more") from None
+        return after(out[0] if isinstance(out, tuple) else out)[0]
+
+
+def _module(block: Any, name: str) -> Any:
+    """The module of a block as transformers knows it, or None if there is none of that name."""
+    return block._modules[name].original_component if name in block._modules else None
+
+
+def _attention(model: Model, layer: int) -> Any:
+    """A layer's attention, whose weights are at hand."""
+    attention = model.bridge.blocks[layer].attn
+    for name, weight in attention.original_component.named_parameters():
+        at_hand(f"{name.replace('_original_component.', '')} of layer {layer}", weight)
+    return attention
+
+
+def at_hand(name: str, weight: Tensor) -> Tensor:
+    """A weight without its gradient, if its numbers can be read as they are.
+
+    Raises:
+        InputError: If it is not in memory (the device `meta`, as of offloaded layers), or packed.
+    """
+    if weight.is_meta:
+        raise InputError(f"weights must be in memory, got {name} elsewhere")
+    if not weight.is_floating_point():
+        kind = str(weight.dtype).removeprefix("torch.")
+        raise InputError(f"weights must be numbers by themselves, got {name} packed as {kind}")
+    return weight.detach()
+
+
+def _weight(attention: Any, name: str, layer: int) -> Tensor:
+    try:
+        return getattr(attention, name).detach().float()
+    except Exception as error:  # Bridges fail in ways of their own where there is no such weight.
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"layer {layer} must have {name} by head, got none: {told}") from None
+
+
+def _read(attention: Any, which: str, layer: int) -> tuple[Tensor, Tensor]:
+    """Weight and bias of queries, keys or values, by head; a bias that is not there is 0."""
+    W = _weight(attention, f"W_{which}", layer)
+    b = getattr(attention, f"b_{which}", None)
+    return W, W.new_zeros(W.shape[0], W.shape[2]) if b is None else b.detach().float()
+
+
+def _refuse_other_scores(model: Model, layer: int) -> None:
+    """Raise where scores are no product of queries and keys, each linear in the stream."""
+    refused = f"weights must give the scores of {model.name}, but "
+    config = getattr(model.inner, "config", None)
+    config = getattr(config, "get_text_config", lambda: config)()
+    if getattr(config, "kv_lora_rank", None):
+        raise InputError(f"{refused}latent attention has no keys of its own for each head")
+    if getattr(model.bridge.cfg, "positional_embedding_type", None) == "alibi":
+        raise InputError(f"{refused}ALiBi adds a bias by distance to them")
+    attention = _attention(model, layer)
+    norms = [n for n, _ in attention.original_component.named_children() if "norm" in n]
+    if norms:
+        raise InputError(
+            f"{refused}{' and '.join(norms)} of layer {layer} scale each query and key anew:"
+            " there is no bilinear form"
+        )
+
+
+def _refuse_not_finite(weights: HeadWeights, model: Model, layer: int) -> None:
+    for name, W in vars(weights).items():
+        if isinstance(W, Tensor) and not W.isfinite().all():
+            raise InputError(
+                f"weights must be finite numbers, but not all are in {name} of layer {layer} of"
+                f" {model.name} or in the norm beside it"
+            )
+
+
+@dataclass
+class _Seen:
+    """A layer's own attention on a few tokens, to compare with.
+
+    Attributes:
+        scores: Before the softmax; where only the pattern is seen, its logarithm.
+        counted: Which of them can be seen.
+        scale: Of the scores; None if only the pattern is seen.
+        softcap: Of the scores, if they have one.
+    """
+
+    scores: Float[Tensor, "batch head query key"]
+    counted: Bool[Tensor, "batch head query key"]
+    scale: float | None = None
+    softcap: float | None = None
+
+    def off(
+        self,
+        weights: HeadWeights,
+        x: Float[Tensor, "batch pos d_model"],
+        sigma: Float[Tensor, "batch pos"],
+    ) -> float:
+        """Largest error of the scores that come out of `weights`, over the largest score."""
+        error = weights.scores(x.float(), sigma) - self.scores
+        if self.scale is None:  # A pattern does not say what all scores of a row have in common.
+            error = error - self._common(error)
+        most, largest = (float(x[self.counted].abs().max()) for x in (error, self.scores))
+        return most / largest if largest else most  # A head without weights scores 0 everywhere.
+
+    def _common(self, scores: Float[Tensor, "*rest key"]) -> Float[Tensor, "*rest 1"]:
+        seen = torch.where(self.counted, scores, 0).sum(-1, keepdim=True)
+        return seen / self.counted.sum(-1, keepdim=True)
+
+
+def _seen(
+    model: Model, tokens: Int[Tensor, "batch pos"], layers: Sequence[int]
+) -> dict[int, _Seen]:
+    """Each layer's own attention on `tokens`: its scores where they can be had."""
+    found: dict[int, _Seen] = {}
+
+    def look(layer: int, attention: FromQK) -> None:
+        scores = einsum(attention.q, attention.k, "b q kv g e, b k kv e -> b kv g q k")
+        scores = rearrange(scores * attention.scale, "b kv g q k -> b (kv g) q k")
+        if attention.softcap is not None:
+            scores = attention.softcap * (scores / attention.softcap).tanh()
+        everything = torch.ones_like(scores, dtype=torch.bool)
+        found[layer] = _Seen(scores, everything, attention.scale, attention.softcap)
+
+    if streams(model):
+        stream(model, tokens, look)
+        return found
+    hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    for layer, pattern in zip(layers, run_with(model, tokens, hooks).values(), strict=True):
+        # What is smaller has lost digits on its way.
+        found[layer] = _Seen(pattern.float().log(), pattern > 1e-30)
+    return found
+
+
+def _found_out(
+    weights: HeadWeights,
+    seen: _Seen,
+    x: Float[Tensor, "batch pos d_model"],
+    sigma: Float[Tensor, "batch pos"],
+    rotaries: list[Rotary | None],
+) -> HeadWeights:
+    """The weights with the scale and the rotary positions that come nearest to what is seen."""
+    d_head = weights.W_Q.shape[-1]
+    known = seen.scale or 1.0
+    tried = [
+        replace(weights, scale=scale, softcap=seen.softcap, rotary=rotary)
+        for rotary in rotaries
+        if rotary is None or 2 * len(rotary.angles) <= d_head
+        for scale in (known, known * d_head**-0.5)  # OPT scales its queries before.
+    ]
+    return min(tried, key=lambda one: seen.off(one, x, sigma))
+
+
+def _folded(model: Model, layer: int) -> HeadWeights:
+    """A layer's weights, but for its scale and rotary positions."""
+    attention, norm = _attention(model, layer), norm_before(model, layer)
+    W_V, b_V, W_O = values(model, layer)
+    (W_Q, b_Q), (W_K, b_K) = _read(attention, "Q", layer), _read(attention, "K", layer)
+    return HeadWeights(
+        W_Q=norm.fold(W_Q.mT).mT,
+        W_K=norm.fold(W_K.mT).mT,
+        W_V=W_V,
+        W_O=W_O,
+        b_Q=b_Q + einsum(norm.bias, W_Q, "d, h d e -> h e"),
+        b_K=b_K + einsum(norm.bias, W_K, "d, h d e -> h e"),
+        b_V=b_V,
+        scale=1.0,
+        centred=norm.centred,
+    )
+
+
+def _unfolded(folded: HeadWeights, model: Model, layer: int) -> HeadWeights:
+    attention = _attention(model, layer)
+    W_V, b_V, W_O = values(model, layer, fold=False)
+    (W_Q, b_Q), (W_K, b_K) = _read(attention, "Q", layer), _read(attention, "K", layer)
+    return replace(
+        folded,
+        **{"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": W_O, "b_Q": b_Q, "b_K": b_K, "b_V": b_V},
+        centred=False,
+    )
+
+
+def _rotaries(model: Model) -> list[Rotary | None]:
+    """Every way in which this model might turn queries and keys, by the tables that it holds."""
+    inner = model.inner if model.plain is None else model.plain
+    found: dict[tuple[Any, ...], Rotary | None] = {}
+    for path, table in inner.named_buffers():
+        owner, name = inner.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+        if name.endswith("inv_freq") and "original" not in name:
+            angles = table.detach().clone()  # The model may write others into its table.
+            gain = float(getattr(owner, name.replace("inv_freq", "attention_scaling"), 1.0))
+        elif name == "embed_positions" and table.dim() == 2 and len(table) > 1:
+            sin, cos = table[1].detach().float().chunk(2)
+            angles, gain = torch.atan2(sin, cos), 1.0
+        else:
+            continue
+        key = (*angles.tolist(), gain)
+        for pairing in ("halves", "neighbours"):
+            found.setdefault((pairing, *key), Rotary(angles.float(), pairing, gain))
+    return [*found.values(), None]

@@ -1,0 +1,292 @@
+"""What the weights of attention heads say by themselves, without a prompt.
+
+A head reads the residual stream twice, for what it seeks (W_Q) and what it is found by (W_K),
+and moves what it finds (W_V, W_O). Row vectors are multiplied from the left, `x @ W`; papers that
+write column vectors have every matrix transposed:
+
+    W_QK = W_Q W_K^T    [d_model of the query, d_model of the key], without the scale
+    W_OV = W_V W_O      [d_model read, d_model written]
+
+(Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). Both have rank d_head at
+most and are kept as their two factors.
+
+**Norms.** A head reads LN(x) = (x - mean x) / sigma * gain + bias, or x / sigma * gain with
+RMSNorm. Gain and centring are linear and go into the weights, the bias into the head's own:
+
+    LN(x) W + b = (x / sigma) C diag(gain) W + (bias W + b),    C = 1 - (1 1^T) / d_model or 1
+
+What is left is one number sigma per position. `HeadWeights` holds weights that are folded so.
+
+**Rotary positions** (Su et al. 2021, arXiv 2104.09864). Queries and keys are turned by their
+position, R_i and R_j, and R_i R_j^T = R_(i-j): there is one W_QK for each distance,
+`W_Q R_distance W_K^T`, and what a head seeks may depend on how far back it is.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, SupportsIndex
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import whole
+
+Pairing = Literal["halves", "neighbours"]
+
+FARTHEST = 2**31
+"""The greatest distance from query back to key, in tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rotary:
+    """How queries and keys are turned by position: pair i by `angles[i]` for each step.
+
+    Attributes:
+        angles: In radians for one step, one for each pair of dimensions. Where there are fewer
+            pairs than half of d_head, the dimensions after them are not turned (Pythia).
+        pairing: Which dimensions go together: `halves`, i and i + pairs (Llama, NeoX), or
+            `neighbours`, 2 i and 2 i + 1 (GPT-J).
+        gain: What queries and keys are multiplied by as they are turned (YaRN), else 1.
+    """
+
+    angles: Float[Tensor, " pair"]
+    pairing: Pairing = "halves"
+    gain: float = 1.0
+
+    def turn(
+        self, x: Float[Tensor, "*rest d_head"], steps: Int[Tensor, "..."] | int
+    ) -> Float[Tensor, "*rest d_head"]:
+        """`x` turned by so many steps, a number for each vector or one for all.
+
+        Example:
+            >>> half_circle = Rotary(torch.tensor([torch.pi]))
+            >>> half_circle.turn(torch.tensor([1.0, 2.0, 5.0]), 1)
+            tensor([-1.0000, -2.0000,  5.0000])
+        """
+        pairs = len(self.angles)
+        together = "(two pair)" if self.pairing == "halves" else "(pair two)"
+        turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+        a, b = rearrange(turned, f"... {together} -> two ... pair", two=2)
+        steps = torch.as_tensor(steps, dtype=torch.double, device=x.device)[..., None]
+        angle = steps * self.angles.double()
+        cos, sin = (self.gain * angle.cos()).to(x.dtype), (self.gain * angle.sin()).to(x.dtype)
+        both = torch.stack([a * cos - b * sin, b * cos + a * sin])
+        turned = rearrange(both, f"two ... pair -> ... {together}")
+        return torch.cat([turned, rest], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
+    """The heads of one layer as they read x / sigma, with everything before them folded in.
+
+    Heads that share a key-value head share its tensors: head h reads keys and values through
+    number `h // (heads / kv_heads)`; nothing is copied.
+
+    Attributes:
+        W_Q: Queries.
+        W_K: Keys.
+        W_V: Values.
+        W_O: What is written for a value; a norm after the heads (Gemma 2) is folded in but for
+            its scale.
+        b_Q: Of the queries, the bias of the norm before them included.
+        b_K: Of the keys, likewise.
+        b_V: Of the values, likewise.
+        scale: What the product of query and key is multiplied by, such as d_head ** -0.5.
+        rotary: How queries and keys are turned; None where positions are in the residual
+            stream, or nowhere.
+        softcap: c where the scores become `c tanh(score / c)` (Gemma 2).
+        centred: Whether the norm takes the mean away first (LayerNorm): then what all
+            dimensions have in common cannot be read.
+    """
+
+    W_Q: Float[Tensor, "head d_model d_head"]
+    W_K: Float[Tensor, "kv_head d_model d_head"]
+    W_V: Float[Tensor, "kv_head d_model d_value"]
+    W_O: Float[Tensor, "head d_value d_model"]
+    b_Q: Float[Tensor, "head d_head"]
+    b_K: Float[Tensor, "kv_head d_head"]
+    b_V: Float[Tensor, "kv_head d_value"]
+    scale: float
+    rotary: Rotary | None = None
+    softcap: float | None = None
+    centred: bool = False
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads."""
+        return len(self.W_Q)
+
+    @property
+    def group(self) -> int:
+        """How many query heads share one key-value head."""
+        return len(self.W_Q) // len(self.W_K)
+
+    def turn(
+        self, x: Float[Tensor, "*rest d_head"], steps: Int[Tensor, "..."] | int
+    ) -> Float[Tensor, "*rest d_head"]:
+        """Queries or keys, or what makes them, turned by so many positions."""
+        return x if self.rotary is None else self.rotary.turn(x, steps)
+
+    def QK(
+        self, head: SupportsIndex, *, distance: SupportsIndex = 0
+    ) -> tuple[Float[Tensor, "d_model d_head"], Float[Tensor, "d_model d_head"]]:
+        """The factors of a head's `W_QK = left @ right.T` for a key `distance` tokens back.
+
+        Raises:
+            InputError: If there is no such head, or the distance is no whole number from 0 to
+                `FARTHEST`.
+        """
+        kv, distance = self._kv(head), whole("distance", distance, least=0, most=FARTHEST)
+        return self.turn(self.W_Q[head], distance), self.turn(self.W_K[kv], 0)
+
+    def OV(
+        self, head: SupportsIndex
+    ) -> tuple[Float[Tensor, "d_model d_value"], Float[Tensor, "d_value d_model"]]:
+        """The factors of a head's `W_OV = left @ right`.
+
+        Raises:
+            InputError: If there is no such head.
+        """
+        return self.W_V[self._kv(head)], self.W_O[head]
+
+    def scores(
+        self, x: Float[Tensor, "batch pos d_model"], sigma: Float[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch head query key"]:
+        """Every head's scores before mask and softmax, from the stream that enters the layer.
+
+        Args:
+            x: The residual stream; the first position of a row is position 0.
+            sigma: What the norm divides each position by.
+        """
+        x = x / sigma[..., None]
+        pos = torch.arange(x.shape[1], device=x.device)
+        q = einsum(x, self.W_Q, "b q d, h d e -> b h q e") + self.b_Q[:, None]
+        k = einsum(x, self.W_K, "b k d, kv d e -> b kv k e") + self.b_K[:, None]
+        q = rearrange(self.turn(q, pos), "b (kv g) q e -> b kv g q e", g=self.group)
+        scores = einsum(q, self.turn(k, pos), "b kv g q e, b kv k e -> b kv g q k") * self.scale
+        if self.softcap is not None:
+            scores = self.softcap * (scores / self.softcap).tanh()
+        return rearrange(scores, "b kv g q k -> b (kv g) q k")
+
+    def _kv(self, head: Any) -> int:
+        return whole("head", head, least=0, most=self.n_heads - 1) // self.group
+
+
+def qk_match(
+    embedding: Float[Tensor, "token d_model"],
+    writer: HeadWeights,
+    writing: int,
+    reader: HeadWeights,
+    reading: int,
+    *,
+    distance: int = 0,
+    chunk: int = 1024,
+) -> float:
+    """Share of tokens that a later head, when it seeks them, finds by what an earlier head wrote.
+
+    For each token t as query the best key is looked for among all tokens t' of `embedding`,
+    each key being what the earlier head writes for t', read through the later head's W_K:
+
+        match(t, t') = (e(t) W_Q2 + b_Q2) R_distance . (e(t') W_OV1 W_K2)
+
+    The share is that of the t for which t' = t is best: the mark of K-composition in an
+    induction head (top-1 of the `K_comp_circuit` in Callum McDougall's ARENA course). By chance
+    it is 1 / tokens, so that it is comparable only among equally many. What is the same for all
+    t' is left out, and so is the later norm's scale, which depends on all else in the stream.
+
+    Args:
+        embedding: One row a token, such as `interp.weights.folded.embedding` gives.
+        writer: Of the earlier layer.
+        writing: Number of the earlier head.
+        reader: Of the later layer.
+        reading: Number of the later head.
+        distance: From query back to key, in tokens; of no effect without rotary positions.
+        chunk: Queries at a time.
+
+    Returns:
+        In [0, 1]. A tie counts as a miss unless t comes first.
+    """
+    W_Q, W_K = reader.QK(reading, distance=distance)
+    W_V, W_O = writer.OV(writing)
+    queries = embedding @ W_Q + reader.turn(reader.b_Q[reading], distance)
+    keys = embedding @ W_V @ (W_O @ W_K)
+    return _share_of_own(queries, keys.mT, torch.arange(len(embedding)), chunk)
+
+
+def ov_copy(
+    embedding: Float[Tensor, "token d_model"],
+    heads: HeadWeights,
+    head: int,
+    W_U: Float[Tensor, "vocab d_model"],
+    ids: Int[Tensor, " token"],
+    *,
+    chunk: int = 256,
+) -> float:
+    """Share of tokens that a head, when it attends to them, raises above all other tokens.
+
+    For each token t the strongest of `(e(t) W_V + b_V) W_O W_U` over the vocabulary is looked
+    for; the share is that of the t for which it is t itself (top-1, as in the ARENA course of
+    Callum McDougall). Biases that are not the head's own are left out.
+
+    Args:
+        embedding: One row a token, such as `interp.weights.folded.embedding` gives.
+        heads: Of the layer.
+        head: Number of the head.
+        W_U: The unembedding, the final norm folded in: `readout.norm.fold(readout.W_U)` of
+            an `interp.weights.direct.Readout`.
+        ids: Which token each row of `embedding` is.
+        chunk: Tokens at a time; `4 * chunk * vocab` bytes are held.
+
+    Returns:
+        In [0, 1]; by chance one over the vocabulary's size.
+    """
+    W_V, W_O = heads.OV(head)
+    values = embedding @ W_V + heads.b_V[head // heads.group]
+    return _share_of_own(values, W_O @ W_U.mT, ids, chunk)
+
+
+def _share_of_own(
+    left: Float[Tensor, "row e"], right: Float[Tensor, "e column"], own: Tensor, chunk: int
+) -> float:
+    """Share of rows whose largest product is with the column that is their own."""
+    own = own.to(left.device)
+    hits = sum(
+        ((rows @ right).argmax(-1) == mine).sum().item()
+        for rows, mine in zip(left.split(chunk), own.split(chunk), strict=True)
+    )
+    return hits / len(left)
+
+
+def copying_scores(
+    W_V: Float[Tensor, "head d_model d_head"],
+    W_O: Float[Tensor, "head d_head d_model"],
+    W_UE: Float[Tensor, "d_model d_model"],
+) -> Float[Tensor, " head"]:
+    """OV copying score: sum of the eigenvalues of `W_E W_V W_O W_U` over the sum of their sizes.
+
+    1 if attending to a token raises that token's own logit along every eigenvector, -1 if it
+    lowers it, about 0 for a random matrix (Elhage et al. 2021, "Summarizing OV/QK matrices").
+    It is a weak witness: heads that push the answer down may score high too, since what they
+    attend to at work is no bare embedding.
+
+    The `[vocab, vocab]` matrix is never made: its nonzero eigenvalues are those of the
+    `[d_head, d_head]` matrix `W_O (W_U W_E) W_V`, the same factors in a ring.
+
+    Args:
+        W_V: Values, the gain of the norm before them folded in; one for every query head.
+        W_O: Outputs.
+        W_UE: `W_U W_E`, the gain of the final norm folded in; W_U less its mean over the
+            vocabulary, if what is added to all logits alike is to say nothing.
+
+    Returns:
+        In [-1, 1].
+
+    Example:
+        >>> W = torch.eye(2)[None]
+        >>> copying_scores(W, W, torch.eye(2)), copying_scores(W, -W, torch.eye(2))
+        (tensor([1.]), tensor([-1.]))
+    """
+    core = einsum(W_O, W_UE, W_V, "h i d, d e, h e j -> h i j")
+    values = torch.linalg.eigvals(core.double().cpu())
+    return (values.real.sum(-1) / values.abs().sum(-1)).float()

@@ -1,0 +1,316 @@
+import inspect
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import interp
+from interp.attention.reference import (
+    attention,
+    attention_scores,
+    bidirectional_mask,
+    causal_mask,
+    grouped_attention,
+    hide,
+    padding_mask,
+    sliding_window_mask,
+    softmax,
+)
+from interp.errors import InputError
+
+CLOSE = 1e-6
+many = settings(max_examples=40, deadline=None, derandomize=True)
+small, width = st.integers(1, 12), st.integers(1, 40)
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def close(ours: Tensor, theirs: Tensor) -> bool:
+    """Within 1e-6, of the largest number where that is above 1."""
+    return torch.allclose(ours, theirs, rtol=0, atol=CLOSE * max(1, theirs.abs().max().item()))
+
+
+def same_with_gradients(ours: Tensor, theirs: Tensor, inputs: tuple[Tensor, ...]) -> bool:
+    weight = randn(*theirs.shape, seed=1).detach()
+    grads = (torch.autograd.grad((out * weight).sum(), inputs) for out in (ours, theirs))
+    return close(ours, theirs) and all(close(a, b) for a, b in zip(*grads))
+
+
+@many
+@given(small, small, small, small, width, width, st.integers(0, 10**6))
+def test_it_is_pytorchs_under_any_mask(batch, heads, queries, keys, d_k, d_value, seed):
+    shapes = (batch, heads, queries, d_k), (batch, heads, keys, d_k), (batch, heads, keys, d_value)
+    q, k, v = (randn(*shape, seed=seed + i) for i, shape in enumerate(shapes))
+    mask = randn(batch, heads, queries, keys, seed=seed + 3) > 0  # Some rows allow nothing.
+    ours = attention(q, k, v, mask=mask, allow_empty=True)
+    theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    assert same_with_gradients(ours.out, theirs, (q, k, v))
+    assert torch.equal(ours.pattern.sum(-1) > 0.5, mask.any(-1))
+    assert close(ours.pattern.sum(-1), mask.any(-1).float())
+    assert (ours.pattern[~mask] == 0).all()
+
+
+@many
+@given(small, st.integers(1, 4), st.integers(1, 4), small, width, st.integers(0, 10**6))
+def test_grouped_heads_are_pytorchs(batch, kv_heads, group, length, d_k, seed):
+    q = randn(batch, kv_heads * group, length, d_k, seed=seed)
+    k, v = (randn(batch, kv_heads, length, d_k, seed=seed + i) for i in (1, 2))
+    ours = grouped_attention(q, k, v, mask=causal_mask(length))
+    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert same_with_gradients(ours.out, theirs, (q, k, v))
+
+
+@many
+@given(small, width, st.floats(0.01, 30), st.integers(0, 10**6))
+def test_softmax_is_pytorchs(rows, length, size, seed):
+    scores = (size * randn(rows, length, seed=seed)).detach().requires_grad_()
+    ours, theirs = softmax(scores), torch.softmax(scores, -1)
+    assert same_with_gradients(ours, theirs, (scores,))
+
+
+@pytest.mark.parametrize("scale", [None, 0.3, -1.0])
+def test_one_sequence_without_batch_or_heads_and_any_scale(scale):
+    q, k, v = randn(3, 4), randn(5, 4, seed=1), randn(5, 2, seed=2)
+    theirs = F.scaled_dot_product_attention(q[None], k[None], v[None], scale=scale)
+    assert close(attention(q, k, v, scale=scale).out, theirs[0])
+
+
+def test_gradients_are_exact_in_float64_where_a_row_is_empty_too():
+    q, k, v = (randn(2, 3, 4, seed=i).double().detach().requires_grad_() for i in range(3))
+    mask = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
+    assert torch.autograd.gradcheck(
+        lambda *x: attention(*x, mask=mask, allow_empty=True).out, (q, k, v)
+    )
+
+
+def test_scores_far_beyond_the_range_of_exp_stay_finite():
+    scores = torch.tensor([[1e4, 1e4 - 1, -1e30]])
+    expected = torch.tensor([[math.e, 1.0, 0.0]]) / (1 + math.e)
+    assert torch.allclose(softmax(scores), expected)
+
+
+def test_scores_are_scaled_and_minus_infinity_where_hidden():
+    q = k = torch.eye(4)[None]
+    scores = attention(q, k, k, mask=causal_mask(4)).scores[0]
+    assert torch.equal(scores == -torch.inf, ~causal_mask(4))
+    assert torch.equal(scores.diagonal(), torch.full((4,), 0.5))  # 1 / sqrt(4)
+    assert torch.equal(attention_scores(q, k, scale=2.0), 2 * torch.eye(4)[None])
+
+
+def test_an_empty_row_has_a_pattern_an_output_and_gradients_of_zero():
+    q, k, v = randn(2, 3), randn(2, 3, seed=1), randn(2, 3, seed=2)
+    mask = torch.tensor([[False, False], [True, True]])
+    done = attention(q, k, v, mask=mask, allow_empty=True)
+    assert (done.pattern[0] == 0).all()
+    assert (done.out[0] == 0).all()
+    done.out.sum().backward()
+    assert q.grad is not None
+    assert (q.grad[0] == 0).all()
+    assert (q.grad[1] != 0).any()
+
+
+def allowed(mask: Tensor) -> list[str]:
+    return ["".join("x" if seen else "." for seen in row) for row in mask.tolist()]
+
+
+def test_masks_by_eye():
+    assert allowed(causal_mask(3)) == ["x..", "xx.", "xxx"]
+    assert allowed(causal_mask(2, 4)) == ["xxx.", "xxxx"]
+    assert allowed(sliding_window_mask(4, window=2)) == ["x...", "xx..", ".xx.", "..xx"]
+    assert allowed(sliding_window_mask(1, 4, window=2)) == ["..xx"]
+    assert allowed(sliding_window_mask(3, window=1)) == ["x..", ".x.", "..x"]
+    assert allowed(sliding_window_mask(2, window=9)) == allowed(causal_mask(2))
+    assert allowed(sliding_window_mask(3, window=2, causal=False)) == ["xx.", "xxx", ".xx"]
+    assert allowed(bidirectional_mask(2, 3)) == ["xxx", "xxx"]
+    real = torch.tensor([[True, True, False], [False, True, True]])
+    both = causal_mask(3) & padding_mask(real)
+    assert both.shape == (2, 1, 3, 3)
+    assert allowed(both[0, 0]) == ["x..", "xx.", "xx."]
+    assert allowed(both[1, 0]) == ["...", ".x.", ".xx"]
+
+
+def test_padding_of_either_side_changes_nothing_for_the_tokens():
+    q, k, v = (randn(1, 2, 5, 4, seed=i) for i in range(3))
+    alone = attention(q, k, v, mask=causal_mask(5)).out
+    for before, after in ((2, 0), (0, 2), (1, 3)):
+        padded = (F.pad(x, (0, 0, before, after), value=9.0) for x in (q, k, v))
+        real = F.pad(torch.ones(1, 5), (before, after)).bool()
+        mask = causal_mask(5 + before + after) & padding_mask(real)
+        out = attention(*padded, mask=mask, allow_empty=True).out
+        assert torch.allclose(out[:, :, before : before + 5], alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("hole", [math.nan, math.inf])
+def test_what_no_query_may_see_contributes_nothing_whatever_is_there(hole):
+    """Not to the output and not to the gradients, where a weight of 0 times NaN would."""
+    inputs = [randn(1, 2, 5, 4, seed=i).detach() for i in range(3)]
+    mask = causal_mask(5) & padding_mask(torch.tensor([[False, True, True, True, False]]))
+    mask = mask & torch.tensor([True] * 4 + [False])[:, None]
+    results = []
+    for filling in (0.0, hole):
+        given = [x.clone() for x in inputs]
+        for x in given:
+            x[:, :, [0, 4]] = filling
+            x.requires_grad_()
+        done = attention(*given, mask=mask, allow_empty=True)
+        results.append((*done, *torch.autograd.grad(done.out.square().sum(), given)))
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    assert (results[1][0][:, :, [0, 4]] == 0).all()
+
+
+@pytest.mark.fault("B38")
+def test_scores_far_below_any_constant_still_let_nothing_through_the_mask():
+    """A mask that adds a large negative number would let the future win here."""
+    q, k = torch.ones(1, 4, 1), -torch.tensor([[[3e38], [2e38], [1e38], [0.0]]])
+    pattern = attention(q, k, k, mask=causal_mask(4), scale=1.0).pattern
+    assert torch.equal(pattern[0], torch.eye(4))
+
+
+@pytest.mark.fault("B91")
+def test_entropy_is_that_of_the_allowed_keys_however_large_the_buffer():
+    def entropy(pattern: Tensor) -> Tensor:
+        return torch.special.entr(pattern).sum(-1)
+
+    q, k, v = (randn(1, 2, 16, 4, seed=i).detach() for i in range(3))
+    held = [F.pad(x, (0, 0, 0, 112)) for x in (k, v)]
+    real = (torch.arange(128) < 16)[None]
+    small = attention(q, k, v, mask=causal_mask(16)).pattern
+    mask = F.pad(causal_mask(16), (0, 112), value=True) & padding_mask(real)
+    large = attention(q, *held, mask=mask).pattern
+    assert torch.allclose(entropy(large), entropy(small), atol=1e-6)
+    assert torch.allclose(large.topk(3).values, small.topk(3).values, atol=1e-6)
+
+
+@pytest.mark.fault("B91")
+def test_heads_get_the_same_scores_from_a_pattern_in_a_larger_buffer():
+    q, k, v = (randn(1, 4, 16, 4, seed=i).detach() for i in range(3))
+    pattern = attention(4 * q, k, v, mask=causal_mask(16)).pattern
+    ids = torch.arange(16)[None] % 7
+    small = interp.classify_heads(pattern, ids)
+    large = F.pad(pattern, (0, 112, 0, 112)), F.pad(ids, (0, 112), value=-1)
+    for found, expected in zip(interp.classify_heads(*large), small, strict=True):
+        assert found.labels == expected.labels
+        assert found.scores == pytest.approx(expected.scores)
+
+
+plain = inspect.unwrap  # Without the types that are checked in tests alone.
+X = torch.ones(2, 3, 4)
+
+
+def holed(value: float) -> Tensor:
+    x = X.clone()
+    x[1, 2, 3] = value
+    return x
+
+
+REFUSED = {
+    "q must have d_k of at least 1, got shape (2, 3, 0)": lambda: attention(X[..., :0], X, X),
+    "v must have d_value of at least 1, got shape (2, 3, 0)": lambda: attention(X, X, X[..., :0]),
+    "q must be [..., query, d_k], got shape (4,)": lambda: plain(attention_scores)(X[0, 0], X),
+    "q must be a torch tensor, got a ndarray": lambda: plain(attention)(X.numpy(), X, X),
+    "k must be a torch tensor, got a list": lambda: plain(attention)(X, X.tolist(), X),
+    "mask must be a torch tensor, got a list": lambda: plain(attention)(X, X, X, mask=[[True]]),
+    "scale must be a finite number, got 'x'": lambda: plain(attention_scores)(X, X, scale="x"),
+    "scale must be a finite number, got nan": lambda: attention_scores(X, X, scale=math.nan),
+    "q must have d_k of at least 1, got shape (2, 3, 0) (2)": lambda: attention_scores(
+        X[..., :0], X[..., :0]
+    ),
+    "k must be as wide as q, 4, got 3 (2)": lambda: attention_scores(X, X[..., :3]),
+    "q must be float32 or float64, got torch.int64": lambda: attention_scores(X.long(), X.long()),
+    "k must have no empty axis, got shape (2, 0, 4)": lambda: attention(X, X[:, :0], X[:, :0]),
+    "k must be as wide as q, 4, got 3": lambda: attention(X, X[..., :3], X),
+    "v must have a row for each of k's, (2, 3), got (2, 2)": lambda: attention(X, X, X[:, :2]),
+    "k must have q's axes before the last two, (2,), got shape (1, 3, 4)": lambda: attention(
+        X, X[:1], X[:1]
+    ),
+    "q must be float32 or float64, got torch.float16": lambda: attention(X.half(), X, X),
+    "v must be float32 or float64, got torch.bfloat16": lambda: attention(X, X, X.bfloat16()),
+    "k must be torch.float32 like the others, got torch.float64": lambda: attention(
+        X, X.double(), X
+    ),
+    "mask must be boolean, True where allowed, got torch.float32": lambda: attention(
+        X, X, X, mask=torch.ones(3, 3)
+    ),
+    "mask must be boolean, True where allowed, got torch.int64": lambda: attention(
+        X, X, X, mask=torch.ones(3, 3, dtype=torch.long)
+    ),
+    "mask must broadcast to [..., query, key] of (2, 3, 3), got shape (3, 2)": lambda: attention(
+        X, X, X, mask=torch.ones(3, 2).bool()
+    ),
+    "mask must broadcast to [..., query, key] of (2, 3, 3), got shape (1, 2, 3, 3)": lambda: (
+        attention(X, X, X, mask=torch.ones(1, 2, 3, 3).bool())
+    ),
+    "mask must allow every query a key, unless allow_empty is set, got none for the query at"
+    " (0, 1)": lambda: attention(X, X, X, mask=torch.tensor([[True], [False], [True]])),
+    "q must be finite where it is seen, got nan at (0, 0)": lambda: attention(X * math.nan, X, X),
+    "k must be finite where it is seen, got inf at (1, 2)": lambda: attention(
+        X, holed(math.inf), X
+    ),
+    "v must be finite where it is seen, got nan at (1, 2)": lambda: attention(
+        X, X, holed(math.nan), mask=causal_mask(3)
+    ),
+    "scores must be in the range of float32, got inf at (0, 0, 0): q, k or scale is too large": (
+        lambda: attention(1e30 * X, 1e30 * X, X)
+    ),
+    "scores must be in the range of float32, got -inf at (0, 1, 0): q, k or scale is too large": (
+        lambda: attention(
+            torch.cat([X[:, :1], 1e30 * X[:, 1:]], 1), -1e30 * X, X, mask=causal_mask(3)
+        )
+    ),
+    "scores must be finite, or minus infinity where hidden, got NaN or inf": lambda: softmax(
+        torch.tensor([1.0, math.inf])
+    ),
+    "scores must have key of at least 1, got shape (2, 0)": lambda: softmax(torch.ones(2, 0)),
+    "scores must be [..., key], got shape ()": lambda: plain(softmax)(torch.tensor(1.0)),
+    "scores must be float32 or float64, got torch.float16": lambda: softmax(X.half()),
+    "scores must be float32 or float64, got torch.int64": lambda: softmax(X.long()),
+    "scores must be a torch tensor, got a list": lambda: plain(hide)([[1.0]], causal_mask(1)),
+    "scores must be float32 or float64, got torch.int64 (2)": lambda: plain(hide)(
+        X.long(), causal_mask(3)
+    ),
+    "allow_empty must be True or False, got 'no'": lambda: plain(softmax)(X, allow_empty="no"),
+    "causal must be True or False, got 'no'": lambda: plain(sliding_window_mask)(
+        3, window=2, causal="no"
+    ),
+    "queries must be no more than keys, 2, got 3": lambda: causal_mask(3, 2),
+    "queries must be at least 1, got 0": lambda: causal_mask(0),
+    "queries must be at least 1, got 0 (2)": lambda: bidirectional_mask(0, 3),
+    "keys must be at least 1, got 0": lambda: bidirectional_mask(3, 0),
+    "window must be at least 1, got 0": lambda: sliding_window_mask(3, window=0),
+    "window must be a whole number, got nan": lambda: plain(sliding_window_mask)(
+        3, window=math.nan
+    ),
+    "real must be [batch, key], got shape (3,)": lambda: padding_mask(torch.ones(3).bool()),
+    "real must be boolean, True for a token, got torch.int64": lambda: padding_mask(
+        torch.ones(2, 3, dtype=torch.long)
+    ),
+    "heads must be a multiple of kv_heads, got 3 and 2": lambda: grouped_attention(
+        *(torch.ones(1, heads, 3, 4) for heads in (3, 2, 2))
+    ),
+    "q must be [batch, head, query, d_k], got shape (2, 3, 4)": lambda: grouped_attention(X, X, X),
+    "k must be [batch, kv_head, key, d_k], got shape (2, 3, 4)": lambda: grouped_attention(
+        X[None], X, X
+    ),
+    "k must have as many rows as q, 1, got 2": lambda: grouped_attention(
+        X[:1, None], X[:, None], X[:, None]
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "call"), REFUSED.items(), ids=REFUSED)
+def test_bad_input_gets_the_rule_and_the_value_in_one_line(message, call):
+    with pytest.raises(InputError) as caught:
+        call()
+    assert str(caught.value) == message.removesuffix(" (2)")
+
+
+@pytest.mark.parametrize("made", [causal_mask, bidirectional_mask])
+def test_a_mask_that_memory_has_no_room_for_is_refused_before_it_is_made(made):
+    with pytest.raises(InputError, match=f"masks of {10**20} x {10**20} must fit in memory"):
+        made(10**20)

@@ -1,0 +1,258 @@
+import inspect
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from interp.attention.reference import (
+    bidirectional_mask,
+    causal_mask,
+    grouped_attention,
+    padding_mask,
+    sliding_window_mask,
+)
+from interp.attention.tiles import tiled_attention
+from interp.errors import InputError
+
+
+def inputs(length: int = 70, width: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    """Six query heads on two key-value heads, with scores far from even."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 6, length, 16), (2, 2, length, 16), (2, 2, length, width)
+    q, k, v = (torch.randn(shape, generator=generator) for shape in shapes)
+    return 3 * q, k, v
+
+
+def plain_attention(q, k, v, *, scale, window=None, softcap=None, sinks=None):
+    """The same with the whole pattern built: output, log-sum-exp, mean score, pattern."""
+    group, length = q.shape[1] // k.shape[1], q.shape[2]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = scale * q @ k.mT
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    seen = torch.ones(length, length).tril().triu(1 - (window or length)).bool()
+    hidden = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        column = sinks[None, :, None, None].expand(*hidden.shape[:-1], 1)
+        hidden = torch.cat([hidden, column], -1)
+    lse = hidden.logsumexp(-1)
+    pattern = (hidden - lse[..., None]).exp()[..., :length]
+    return pattern @ v, lse, (pattern * scores).sum(-1)
+
+
+OPTIONS = {
+    "plain": {},
+    "window of 1": {"window": 1},
+    "window of 7": {"window": 7},
+    "soft-cap": {"softcap": 2.0},
+    "learned sinks": {"sinks": torch.linspace(-2, 3, 6)},
+    "all together": {"window": 40, "softcap": 3.0, "sinks": torch.linspace(-2, 3, 6)},
+}
+
+
+@pytest.mark.parametrize("tile", [16, 64, 256])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_tiles_give_what_the_whole_pattern_gives(options, tile):
+    q, k, v = inputs()
+    whole = plain_attention(q, k, v, scale=0.3, **options)
+    for tiled, expected in zip(tiled_attention(q, k, v, scale=0.3, tile=tile, **options), whole):
+        # float32 sums of scores up to 20 in another order.
+        assert torch.allclose(tiled, expected, atol=3e-5)
+
+
+def test_the_log_sum_exp_is_the_fused_kernels():
+    q, k, v = inputs(width=16)
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, lse = fused(q, k, v, 0.0, True, attn_mask=None, scale=0.3)
+    tiled = tiled_attention(q, k, v, scale=0.3)
+    # The same float32 sums in another order.
+    assert torch.allclose(tiled.out, out, atol=2e-5)
+    assert torch.allclose(tiled.lse, lse, atol=2e-5)
+
+
+def test_log_sum_exp_minus_mean_score_is_the_entropy():
+    q, k, v = inputs()
+    tiled = tiled_attention(q, k, v, scale=0.3)
+    scores = (0.3 * q @ k.repeat_interleave(3, 1).mT).masked_fill(
+        torch.ones(70, 70).triu(1).bool(), -torch.inf
+    )
+    entropy = torch.special.entr(scores.softmax(-1)).sum(-1)
+    assert torch.allclose(tiled.lse - tiled.mean_score, entropy, atol=2e-5)  # Scores up to 20.
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_inputs_are_summed_in_float32(dtype):
+    q, k, v = (x.to(dtype) for x in inputs())
+    tiled = tiled_attention(q, k, v, scale=0.3)
+    exact = tiled_attention(q.float(), k.float(), v.float(), scale=0.3)
+    assert tiled.out.dtype == tiled.lse.dtype == torch.float32
+    assert torch.equal(tiled.lse, exact.lse)
+
+
+def test_scores_far_beyond_the_range_of_exp_stay_finite():
+    q, k, v = inputs()
+    tiled = tiled_attention(1000 * q, k, v, scale=1.0)
+    assert all(part.isfinite().all() for part in tiled)
+
+
+MASKS = {
+    "causal": (causal_mask(70, 90), {}),
+    "window": (sliding_window_mask(70, 90, window=20), {"window": 20}),
+    "every key": (bidirectional_mask(70, 90), {"causal": False}),
+    "to both sides": (
+        sliding_window_mask(70, 90, window=20, causal=False),
+        {"causal": False, "window": 20},
+    ),
+}
+
+
+@pytest.mark.parametrize("tile", [16, 64, 256])
+@pytest.mark.parametrize(("mask", "options"), MASKS.values(), ids=MASKS)
+def test_tiles_are_the_reference_under_every_mask_gradients_too(mask, options, tile):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 6, 70, 16), (2, 2, 90, 16), (2, 2, 90, 5)
+    q, k, v = (torch.randn(s, generator=generator).requires_grad_() for s in shapes)
+    real = torch.ones(2, 90, dtype=torch.bool)
+    real[0, :40] = False  # Some queries of the first row have nothing left.
+    whole = grouped_attention(q, k, v, mask=mask & padding_mask(real), allow_empty=True)
+    tiled = tiled_attention(q, k, v, scale=0.25, real=real, allow_empty=True, tile=tile, **options)
+    # The same float32 sums in another order.
+    assert torch.allclose(tiled.out, whole.out, atol=1e-6)
+    weight = torch.randn(whole.out.shape, generator=generator)
+    expected = torch.autograd.grad((whole.out * weight).sum(), (q, k, v))
+    found = torch.autograd.grad((tiled.out * weight).sum(), (q, k, v))
+    for ours, theirs in zip(found, expected):
+        assert torch.allclose(ours, theirs, atol=1e-6 * theirs.abs().max().clamp(min=1))
+
+
+def test_gradients_reach_log_sum_exps_and_learned_sinks_in_float64():
+    q, k, v = (x[:1, :, :6].double().requires_grad_() for x in inputs())
+    sinks = torch.linspace(-1, 1, 6, dtype=torch.float64, requires_grad=True)
+
+    def parts(*given):
+        q, k, v, sinks = given
+        return tuple(tiled_attention(q, k, v, scale=0.1, sinks=sinks, tile=4))
+
+    assert torch.autograd.gradcheck(parts, (q, k, v, sinks), fast_mode=True)
+
+
+class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+    """How many numbers the largest tensor has that is made inside."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for x in made if isinstance(made, tuple) else [made]:
+            if isinstance(x, Tensor):
+                self.numbers = max(self.numbers, x.numel())
+        return made
+
+
+def test_nothing_of_the_size_of_the_pattern_is_made_in_either_direction():
+    q, k, v = (torch.randn(1, 1, 512, 4, requires_grad=True) for _ in range(3))
+    with Largest() as seen:
+        tiled_attention(q, k, v, scale=0.5, tile=64).out.sum().backward()
+    assert seen.numbers == 64 * 64
+    with Largest() as seen:
+        grouped_attention(q, k, v).out.sum().backward()
+    assert seen.numbers == 512 * 512
+
+
+def test_autograd_keeps_no_tiles_between_the_passes():
+    kept = []
+
+    def keep(x):
+        kept.append(x.numel())
+        return x
+
+    q, k, v = (torch.randn(1, 1, 512, 4, requires_grad=True) for _ in range(3))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        tiled_attention(q, k, v, scale=0.5, tile=64)
+    assert max(kept, default=0) <= 512 * 4
+
+
+@pytest.mark.parametrize("tile", [4, 16, 64])
+@pytest.mark.parametrize("hole", [math.nan, math.inf])
+def test_what_is_hidden_contributes_nothing_whatever_is_there(hole, tile):
+    q, k, v = (x.clone() for x in inputs(20))
+    real = torch.ones(2, 20, dtype=torch.bool)
+    real[0, :3] = False
+    options = {"scale": 0.3, "real": real, "allow_empty": True, "tile": tile}
+    clean = tiled_attention(q, k, v, **options)
+    k[0, :, :2], v[0, :, 1:3] = hole, hole  # Padding.
+    v[1, 1, 12] = k[1, 1, 13] = hole  # Seen by later queries of the last three heads.
+    done = tiled_attention(q, k, v, **options)
+    seen = torch.zeros(2, 6, 20, dtype=torch.bool)
+    seen[1, 3:, 12:] = True
+    for ours, theirs in zip(done, clean):
+        assert torch.equal(ours[~seen], theirs[~seen])
+        assert ours[seen].isnan().all()
+
+
+def test_products_beyond_float32_are_scaled_before_they_overflow():
+    q, k, v = inputs(20)
+    expected = tiled_attention(q, k, v, scale=2.0, tile=8)
+    done = tiled_attention(1e19 * q, 1e19 * k, v, scale=2e-38, tile=8)
+    for ours, theirs in zip(done, expected):
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("tile", [4, 64])
+def test_means_of_values_near_the_end_of_their_range_stay_in_it(tile):
+    q, k, v = inputs(20)
+    v = 3e38 * (v / v.abs().max())
+    expected = tiled_attention(q.double(), k.double(), v.double(), scale=0.3).out
+    out = tiled_attention(q, k, v, scale=0.3, tile=tile).out
+    assert out.isfinite().all()
+    assert torch.allclose(out.double(), expected, rtol=1e-5, atol=1e33)
+
+
+@pytest.mark.parametrize("wide", ["q", "k", "v"])
+def test_one_operand_of_float64_makes_all_arithmetic_float64(wide):
+    given = dict(zip("qkv", inputs(20)))
+    exact = tiled_attention(**{name: x.double() for name, x in given.items()}, scale=0.3)
+    mixed = tiled_attention(**(given | {wide: given[wide].double()}), scale=0.3)
+    assert mixed.out.dtype == torch.float64
+    for ours, theirs in zip(mixed, exact):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def no_keys():
+    return torch.tensor([[False] * 4, [True] * 4])
+
+
+REFUSED = {
+    "k must be as wide as q, 3, got 2": {"k": torch.ones(2, 2, 4, 2)},
+    "q must have d_k of at least 1": {"q": torch.ones(2, 2, 4, 0)},
+    "heads must be a multiple of kv_heads, got 3 and 2": {"q": torch.ones(2, 3, 4, 3)},
+    "k must have as many rows as q, 1, got 2": {"q": torch.ones(1, 2, 4, 3)},
+    "q must have no more positions than k, 4, got 5": {"q": torch.ones(2, 2, 5, 3)},
+    r"q must be \[batch, head, query, d_k\], got shape \(2, 4, 3\)": {"q": torch.ones(2, 4, 3)},
+    "scale must be a finite number, got nan": {"scale": math.nan},
+    "softcap must be above 0, got 0": {"softcap": 0.0},
+    "window must be at least 1, got 0": {"window": 0},
+    "tile must be at least 1, got 0": {"tile": 0},
+    "tile must be a whole number, got 2.5": {"tile": 2.5},
+    r"real must be boolean of shape \(2, 4\), got torch.int64": {
+        "real": torch.ones(2, 4, dtype=torch.long)
+    },
+    r"real must be boolean of shape .* got torch.bool of \(2, 3\)": {"real": no_keys()[:, :3]},
+    r"mask must allow every query a key, .* got none for the query at \(0, 0, 0\)": {
+        "real": no_keys()
+    },
+    "sinks must be one for each of 2 heads, got 3": {"sinks": torch.zeros(3)},
+    "causal must be True or False, got 'no'": {"causal": "no"},
+    "allow_empty must be True or False, got 1": {"allow_empty": 1},
+    "v must be real numbers, got a tensor that is complex": {"v": torch.ones(2, 2, 4, 3).cfloat()},
+    "k must be real numbers, got .*sparse": {"k": torch.ones(2, 2, 4, 3).to_sparse()},
+    "q must be real numbers, got .*without its": {"q": torch.ones(2, 2, 4, 3, device="meta")},
+}
+
+
+@pytest.mark.parametrize(("message", "changed"), REFUSED.items(), ids=REFUSED)
+def test_what_cannot_be_attended_is_refused(message, changed):
+    given = {name: torch.ones(2, 2, 4, 3) for name in "qkv"} | changed
+    with pytest.raises(InputError, match=message):
+        inspect.unwrap(tiled_attention)(**{"scale": 1.0, **given})

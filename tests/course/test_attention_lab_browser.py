@@ -1,0 +1,343 @@
+"""The page to play with attention in Chromium: its numbers are Python's, within 1e-6."""
+
+import pytest
+import torch
+
+from interp.attention.multihead import multi_head_attention
+from interp.attention.reference import (
+    attention,
+    causal_mask,
+    padding_mask,
+    sliding_window_mask,
+    softmax,
+)
+from interp.course import lab as page_data
+from interp.course.designed import EXAMPLE, NAMES, WORD, designed_layer, embed, mixed_pattern
+from interp.course.stepped import circuit
+
+pytestmark = pytest.mark.browser
+
+NARROW = {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lab") / "lab.html"
+    zoo = {
+        "words": ["<s>", "<b>bold</b>"],
+        "about": "</script>",
+        "kinds": [
+            {"name": "sink", "looks": "first", "head": "L0H0", "score": 0.5}
+            | {"ideal": [[1, 0], [1, 0]], "pattern": [[1, 0], [0.25, 0.75]]}
+        ],
+    }
+    path.write_text(page_data.lab({"circuit": circuit(), "zoo": zoo}), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def show(open_page, written):
+    """Opens the page."""
+
+    def opened(**settings):
+        return open_page(written, **{"viewport": {"width": 1200, "height": 900}, **settings})
+
+    return opened
+
+
+def state(page, section):
+    """A section's numbers; those of its lists as tensors, and a hidden score is None in JSON."""
+    read = page.evaluate("name => lab.state()[name]", section)
+    return {
+        name: torch.tensor(value, dtype=torch.bool if name == "mask" else torch.float64)
+        if isinstance(value, list)
+        else value
+        for name, value in read.items()
+    }
+
+
+def same(ours, theirs):
+    torch.testing.assert_close(ours, theirs.to(ours), atol=1e-6, rtol=0)
+
+
+def move(page, section, name, value):
+    """Sets a slider, as an arrow key would."""
+    page.eval_on_selector(
+        f"#{section} input[data-name='{name}']",
+        "(slider, to) => { slider.value = to; slider.dispatchEvent(new Event('input')); }",
+        value,
+    )
+
+
+def check_scores(page):
+    now = state(page, "scores")
+    n = len(now["scores"])
+    mask = causal_mask(n) if now["causal"] else torch.ones(n, n, dtype=torch.bool)
+    pattern = softmax(now["scores"].masked_fill(~mask, -torch.inf))
+    same(now["pattern"], pattern)
+    same(now["out"], pattern @ now["values"])
+    same(now["hidden"], now["scores"].masked_fill(~mask, -torch.inf))
+    return now
+
+
+def drag(page, cell, up):
+    box = page.locator(f"#scores table.editable td[data-at='{cell}']")
+    box.scroll_into_view_if_needed()
+    at = box.bounding_box()
+    x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x, y - up / 2)
+    page.mouse.move(x, y - up)
+    page.mouse.up()
+    page.mouse.move(x, y + 60)
+
+
+def test_a_dragged_score_changes_its_own_row_as_in_python(show):
+    page = show()
+    before = check_scores(page)
+    same(before["pattern"][0], torch.tensor([0.401113, 0.197775, 0.401113]))
+    drag(page, "1,0", up=80)
+    after = check_scores(page)
+    assert after["scores"][1, 0] == 2.0
+    assert after["row"] == 1
+    changed = (after["pattern"] - before["pattern"]).abs().amax(-1) > 1e-9
+    assert changed.tolist() == [False, True, False]
+    shown = page.locator("#scores table").nth(1).locator("td[data-at='1,0']").inner_text()
+    assert shown == f"{after['pattern'][1, 0]:.2f}"
+
+
+@pytest.mark.parametrize("up", [1200, -1200])
+def test_a_score_is_dragged_no_further_than_its_weight_can_show(show, up):
+    page = show()
+    drag(page, "1,0", up=up)
+    assert check_scores(page)["scores"][1, 0] == (20 if up > 0 else -20)
+
+
+def test_the_causal_mask_hides_what_comes_later_and_hidden_cells_stay(show):
+    page = show()
+    page.check("#scores input[data-name='causal mask']")
+    masked = check_scores(page)
+    assert masked["causal"]
+    assert masked["pattern"].triu(1).sum() == 0
+    drag(page, "0,2", up=80)
+    page.focus("#scores table.editable td[data-at='0,2']")
+    page.keyboard.press("+")
+    assert check_scores(page)["scores"].equal(masked["scores"])
+    page.uncheck("#scores input[data-name='causal mask']")
+    assert check_scores(page)["pattern"][0, 2] > 0.1
+
+
+def test_adding_to_a_row_changes_no_weight(show):
+    page = show()
+    before = check_scores(page)
+    page.click("#scores button:has-text('add 1')")
+    after = check_scores(page)
+    same(after["scores"][0], before["scores"][0] + 1)
+    same(after["pattern"], before["pattern"])
+
+
+def test_scores_are_changed_with_the_keyboard(show):
+    page = show()
+    page.focus("#scores select")
+    for _ in range(4):
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.dataset.at") == "0,0"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    page.keyboard.press("-")
+    assert page.evaluate("document.activeElement.dataset.at") == "1,1"
+    now = check_scores(page)
+    assert now["scores"][1, 1] == 0.8
+    assert now["row"] == 1
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('table').ariaLabel").startswith("A =")
+
+
+def test_the_other_example_begins_with_even_attention(show):
+    page = show()
+    page.select_option("#scores select", "1")
+    assert (check_scores(page)["pattern"] == 1 / 8).all()
+    drag(page, "5,2", up=120)
+    assert check_scores(page)["pattern"][5].argmax() == 2
+
+
+@pytest.mark.parametrize(("angle", "temperature"), [(0, -2), (37, -0.5), (-150, 1)])
+def test_the_soft_lookup_is_attention(show, angle, temperature):
+    page = show()
+    move(page, "lookup", "direction of the query", angle)
+    move(page, "lookup", "temperature", temperature)
+    now = state(page, "lookup")
+    assert now["temperature"] == pytest.approx(10**temperature)
+    turn = torch.tensor(angle * torch.pi / 180, dtype=torch.float64)
+    query = torch.stack([turn.cos(), turn.sin()])[None]
+    expected = attention(query, now["keys"], now["values"], scale=1 / now["temperature"])
+    same(now["weights"], expected.pattern[0])
+    same(now["out"], expected.out[0])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_turned_weights_give_the_pattern_of_python(show, masked):
+    page = show()
+    for name, value in (("turn of W_Q", 33.5), ("turn of W_K", -12), ("gain", 42)):
+        move(page, "turned", name, value)
+    page.set_checked("#turned input[data-name='causal mask']", masked)
+    now = state(page, "turned")
+    W_Q, W_K = page_data.turned(33.5, -12, 42)
+    same(now["W_Q"], W_Q)
+    same(now["W_K"], W_K)
+    x = now["x"]
+    mask = causal_mask(len(x)) if masked else None
+    expected = attention(x @ W_Q, x @ W_K, x, mask=mask)
+    same(now["scores"], expected.scores)
+    same(now["pattern"], expected.pattern)
+    same(now["out"], expected.out)
+
+
+def test_one_step_back_is_a_button(show):
+    page = show()
+    page.click("#turned button:has-text('one step back')")
+    assert state(page, "turned")["pattern"].argmax(-1).tolist() == [0, *range(7)]
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "padding"), [(True, 10, 0), (False, 10, 0), (True, 3, 2), (False, 4, 5)]
+)
+def test_masks_are_those_of_python(show, causal, window, padding):
+    page = show()
+    page.set_checked("#masks input[data-name=causal]", causal)
+    move(page, "masks", "window", window)
+    move(page, "masks", "padding at the start", padding)
+    now = state(page, "masks")
+    real = torch.arange(10)[None] >= padding
+    mask = sliding_window_mask(10, window=window, causal=causal) & padding_mask(real)[0, 0]
+    assert now["mask"].equal(mask)
+    hidden = now["scores"].masked_fill(~mask, -torch.inf)
+    same(now["hidden"], hidden)
+    same(now["pattern"], softmax(hidden, allow_empty=True))
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_mixed_heads_give_the_output_of_python(show, mode):
+    page = show()
+    gates = [1.0, 0.3, 0.55, 0.8]
+    for slider, gate in zip(page.locator("#mixed input[type=range]").all(), gates, strict=True):
+        slider.evaluate(
+            "(slider, to) => { slider.value = to; slider.dispatchEvent(new Event('input')); }", gate
+        )
+    page.select_option("#mixed select", str(mode))
+    now = state(page, "mixed")
+    x = embed(EXAMPLE)
+    words = torch.eye(x.shape[-1], dtype=torch.float64)[:, WORD:]
+    brings = [[True] * 4, [n == "previous token" for n in NAMES], [n == "sink" for n in NAMES]]
+    W_V = torch.stack([words * on for on in brings[mode]])
+    gate = torch.tensor(gates, dtype=torch.float64)
+    layer = designed_layer(EXAMPLE, window=page_data.WINDOW, gates=gate, W_V=W_V)
+    done = multi_head_attention(x[None], layer, mask=causal_mask(len(x)))
+    same(now["patterns"], done.pattern[0])
+    same(now["mixed"], mixed_pattern(done.pattern[0], gate))
+    same(now["out"], done.out[0])
+    assert ("says it all" in page.inner_text("#mixed .readout")) == (mode == 0)
+
+
+def test_the_circuit_is_stepped_and_its_first_head_taken_out(show):
+    page = show()
+    made = circuit()
+    words, vocabulary = made["words"], made["vocabulary"]
+    for way in ("before", "after", "after"):
+        page.click(f"#circuit button:has-text('token {way}')")
+    now = state(page, "circuit")
+    at = words.index("cat", 3)
+    assert now["at"] == at
+    for name in ("previous", "induction", "next"):
+        same(now[name], torch.tensor(made["with_head"][name][at]))
+    assert vocabulary[now["next"].argmax()] == words[at + 1]
+    assert f"says “{words[at + 1]}”" in page.inner_text("#circuit .readout")
+    page.uncheck("#circuit input[type=checkbox]")
+    now = state(page, "circuit")
+    same(now["induction"], torch.tensor(made["without_head"]["induction"][at]))
+    assert now["induction"].argmax() == 0
+    assert "nothing to say" in page.inner_text("#circuit .readout")
+
+
+def test_costs_are_those_of_python(show):
+    page = show()
+    first = state(page, "cost")
+    for name, value in (("n, tokens", 9), ("query heads", 1), ("layers", 0), ("window, keys", 2)):
+        move(page, "cost", name, value)
+    second = state(page, "cost")
+    assert second["heads"] == second["kv_heads"] == 2
+    for now in (first, second):
+        expected = now.pop("cost")
+        assert page_data.cost(**now) == expected
+
+
+def test_a_cell_of_the_zoo_is_read_out_and_no_text_gets_out_of_hand(show):
+    page = show()
+    page.locator("#zoo canvas").nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    assert "query 1 <b>bold</b> to key 1 <b>bold</b>: 0.750" in page.inner_text("#zoo .readout")
+    assert page.locator("#zoo b").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_is_the_systems_until_another_is_chosen(show, scheme):
+    page = show(color_scheme=scheme)
+
+    def ground():
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return "light" if int(colour.split("(")[1].split(",")[0]) > 127 else "dark"
+
+    assert ground() == scheme
+    other = "dark" if scheme == "light" else "light"
+    page.select_option("#theme", other)
+    assert ground() == other
+
+
+CONTRAST = """() => {
+  const cell = document.querySelector("td.weight");
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const luminance = (colour) => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((c) =>
+      c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const style = getComputedStyle(cell);
+  return Array.from({ length: 101 }, (_, i) => {
+    cell.style.setProperty("--w", i / 100);
+    const both = [style.backgroundColor, style.color].map(luminance);
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+  });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_number_in_a_cell_can_be_read_on_every_weight(show, scheme):
+    """At least 4.5 to 1, as WCAG 2.2 asks of text of this size (success criterion 1.4.3)."""
+    assert min(show(color_scheme=scheme).evaluate(CONTRAST)) >= 4.5
+
+
+def test_a_phone_scrolls_one_way_only_and_a_finger_drags_a_cell(show):
+    page = show(viewport=NARROW, has_touch=True, is_mobile=True)
+    assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
+    # The chosen token is in sight, however long the row.
+    box = page.locator("#circuit .arcs text.here").first.bounding_box()
+    assert 0 < box["x"] < NARROW["width"] - box["width"]
+    drag(page, "0,1", up=40)
+    assert check_scores(page)["scores"][0, 1] == 1.0
+    assert (
+        page.evaluate(
+            "getComputedStyle(document.querySelector('table.editable td[data-at]')).touchAction"
+        )
+        == "none"
+    )
+
+
+def test_without_scripts_there_is_a_note(show):
+    page = show(java_script_enabled=False)
+    assert "Scripts are off" in page.inner_text("body")
+    assert not page.is_visible("#main")

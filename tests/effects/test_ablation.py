@@ -1,0 +1,258 @@
+import math
+
+import pytest
+import torch
+from einops import einsum
+from tiny_models import CONFIGS, tiny
+
+import interp
+from interp.effects import ablate as ablation
+from interp.effects.ablate import ablated, logits, losses, mean_outputs, output_projections
+from interp.heads import Head
+from interp.kinds import probes as tokens
+from interp.kinds.targets import induction
+from interp.models.hooks import run_with
+
+HEADS = [Head(0, 1), Head(1, 2), Head(1, 3)]
+
+
+def some_ids(rows: int = 2, length: int = 24) -> torch.Tensor:
+    return torch.randint(3, 200, (rows, length), generator=torch.Generator().manual_seed(0))
+
+
+def by_lens(model: interp.Model, ids: torch.Tensor, fill) -> torch.Tensor:
+    """Logits by TransformerLens with the heads' z overwritten at its own hook point."""
+
+    def hook(layer: int):
+        def overwrite(z, hook):
+            split = z.reshape(*z.shape[:2], model.n_heads, -1).clone()
+            for head in HEADS:
+                if head.layer == layer:
+                    split[:, :, head.head] = fill(head)
+            return split.view_as(z)
+
+        return overwrite
+
+    hooks = [(f"blocks.{layer}.attn.hook_z", hook(layer)) for layer in (0, 1)]
+    with torch.no_grad():
+        return model.bridge.run_with_hooks(ids, fwd_hooks=hooks, return_type="logits")
+
+
+def repeated(model: interp.Model, rows: int = 3, length: int = 40) -> tokens.Probe:
+    return tokens.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=0)
+
+
+def hooks_in_place(model: interp.Model) -> int:
+    plain = sum(len(module._forward_pre_hooks) for module in model.plain.modules())
+    points = {id(point): point for point in model.bridge.hook_dict.values()}.values()
+    return plain + sum(len(point.fwd_hooks) for point in points)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_head_taken_out_of_the_plain_model_is_z_set_to_zero_in_transformer_lens(family):
+    model, ids = interp.load_model(tiny(family)), some_ids()
+    assert set(output_projections(model.plain)) == {0, 1}
+    whole = logits(model, ids)
+    with ablated(model, HEADS):
+        without = logits(model, ids)
+        with torch.no_grad():
+            assert torch.equal(without, model.plain(ids).logits)
+            through_bridge = model.bridge(ids, return_type="logits")
+    expected = by_lens(model, ids, lambda head: 0)
+    assert torch.allclose(without, expected, atol=1e-4)
+    assert torch.allclose(through_bridge, expected, atol=1e-4)
+    # The heads matter in these models, or nothing would be shown.
+    assert (without - whole).abs().max() > 0.1
+
+
+def attention_out(model: interp.Model, ids: torch.Tensor, layer: int) -> torch.Tensor:
+    """What a layer's attention adds to the stream in a run of the plain model."""
+    seen = []
+    projection = output_projections(model.plain)[layer]
+    handle = projection.register_forward_hook(lambda module, inputs, out: seen.append(out))
+    logits(model, ids)
+    handle.remove()
+    return seen[0].detach()
+
+
+@pytest.mark.fault("B79")
+@pytest.mark.parametrize("family", ["gpt2", "neox", "opt", "bloom", "phi"])
+def test_without_all_heads_of_a_layer_exactly_the_bias_is_left(family):
+    model, ids = interp.load_model(tiny(family)), some_ids()
+    bias = output_projections(model.plain)[1].bias
+    with torch.no_grad():
+        bias.copy_(100 * torch.rand(bias.shape, generator=torch.Generator().manual_seed(0)))
+    with ablated(model, [Head(1, i) for i in range(4)]):
+        left = attention_out(model, ids, 1)
+        (shown,) = run_with(model, ids, ["blocks.1.hook_attn_out"]).values()
+    assert torch.equal(left, bias.expand_as(left))
+    assert torch.equal(shown.view_as(left), left)
+
+
+@pytest.mark.fault("B77", "B96", "B97")
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bloom", "mpt", "deepseek2", "wide"])
+def test_a_layer_without_a_head_loses_exactly_what_that_head_writes(family):
+    """Whatever the heads' width: 4 times 6 in a stream of 32 (DeepSeek-V2), or 4 times 16."""
+    source = tiny("llama", head_dim=16) if family == "wide" else tiny(family)
+    model, ids = interp.load_model(source), some_ids()
+    whole = attention_out(model, ids, 1)
+    (z,) = run_with(model, ids, ["blocks.1.attn.hook_z"]).values()
+    W_O = model.bridge.blocks[1].attn.W_O.detach()
+    written = einsum(z.reshape(*ids.shape, 4, -1), W_O, "b q h e, h e d -> h b q d")
+    bias = output_projections(model.plain)[1].bias
+    total = written.sum(0) + (0 if bias is None else bias)
+    assert torch.allclose(total, whole, atol=1e-5)
+    with ablated(model, [Head(1, 1)]):
+        without = attention_out(model, ids, 1)
+    assert torch.allclose(without, whole - written[1], atol=1e-5)
+    assert (without - whole).abs().max() > 0.1
+
+
+@pytest.mark.fault("B79")
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bloom"])
+def test_a_head_can_put_out_its_mean_instead(family):
+    model = interp.load_model(tiny(family))
+    probe = repeated(model)
+    with torch.no_grad():
+        _, cache = model.bridge.run_with_cache(probe.tokens)
+    means = mean_outputs(model, probe)
+    for head in HEADS:
+        z = cache[f"blocks.{head.layer}.attn.hook_z"].view(3, 40, 4, -1)[:, 1:, head.head]
+        assert torch.allclose(means[head], z.mean((0, 1)), atol=1e-5)
+    with ablated(model, HEADS, "mean", means):
+        without = logits(model, probe.tokens)
+    expected = by_lens(model, probe.tokens, lambda head: means[head])
+    assert torch.allclose(without, expected, atol=1e-4)
+    assert not torch.allclose(without, by_lens(model, probe.tokens, lambda head: 0), atol=1e-2)
+
+
+def test_means_are_the_same_however_many_rows_run_at_once(monkeypatch):
+    model = interp.load_model(tiny("llama"))
+    probe = repeated(model, rows=5)
+    at_once = mean_outputs(model, probe)
+    lost = losses(model, probe)
+    monkeypatch.setattr(ablation, "_TOKENS", 80)
+    for head, mean in mean_outputs(model, probe).items():
+        assert torch.allclose(mean, at_once[head], atol=1e-5)
+    assert torch.allclose(losses(model, probe)["second_copy"], lost["second_copy"], atol=1e-5)
+
+
+@pytest.mark.parametrize("stop", [ValueError, KeyboardInterrupt])
+def test_the_heads_are_back_however_the_block_ends(stop):
+    model, ids = interp.load_model(tiny("llama")), some_ids()
+    whole, bridged = logits(model, ids), model.bridge(ids, return_type="logits")
+
+    def interrupted() -> None:
+        with ablated(model, HEADS):
+            assert hooks_in_place(model) == 4
+            raise stop
+
+    with pytest.raises(stop):
+        interrupted()
+    assert hooks_in_place(model) == 0
+    assert torch.equal(logits(model, ids), whole)
+    assert torch.equal(model.bridge(ids, return_type="logits"), bridged)
+
+
+def test_a_block_in_a_block_takes_out_both():
+    model, ids = interp.load_model(tiny("gpt2")), some_ids()
+    with ablated(model, HEADS):
+        together = logits(model, ids)
+    with ablated(model, HEADS[:1]), ablated(model, HEADS[1:]):
+        assert torch.equal(logits(model, ids), together)
+
+
+def test_a_bridge_made_elsewhere_is_run_by_its_own_hooks_and_keeps_its_mode():
+    opened, ids = interp.load_model(tiny("llama", attention_dropout=0.5)), some_ids()
+    model = interp.load_model(opened.bridge)
+    assert model.plain is None
+    model.bridge.train()
+    with ablated(model, HEADS):
+        without = logits(model, ids)
+    assert model.bridge.training
+    with ablated(opened, HEADS):
+        assert torch.allclose(without, logits(opened, ids), atol=1e-4)
+
+
+def test_a_model_without_known_projections_is_run_by_the_bridge_and_not_in_silence(monkeypatch):
+    model, ids = interp.load_model(tiny("gpt2")), some_ids()
+    with ablated(model, HEADS):
+        expected = logits(model, ids)
+    monkeypatch.setattr(ablation, "_PROJECTIONS", ())
+    with ablated(model, HEADS):
+        assert torch.allclose(logits(model, ids), expected, atol=1e-4)
+        with pytest.raises(interp.InputError, match=r"heads must be taken out of model\.bridge"):
+            model.plain(ids)
+    assert hooks_in_place(model) == 0
+
+
+def test_what_cannot_be_taken_out_is_refused():
+    model = interp.load_model(tiny("gpt2"))
+    for wrong in (Head(2, 0), Head(0, 4)):
+        with pytest.raises(interp.InputError, match=f"heads must be in GPT2.*, got {wrong}"):
+            ablated(model, [wrong]).__enter__()
+    with pytest.raises(interp.InputError, match="method must be one of zero, mean, got 'half'"):
+        ablated(model, HEADS, "half").__enter__()
+    with pytest.raises(interp.InputError, match=r"means must hold every head.*\[L0H1, L1H2"):
+        ablated(model, HEADS, "mean").__enter__()
+    assert hooks_in_place(model) == 0
+
+
+def test_losses_are_those_of_the_predictable_and_of_the_new_tokens():
+    model = interp.load_model(tiny("llama"))
+    probe = repeated(model)
+    chances = logits(model, probe.tokens).double().log_softmax(-1)
+    found = losses(model, probe)
+    for row, ids in enumerate(probe.tokens.tolist()):
+        lost = {"second_copy": [], "first_copy": []}
+        for query in range(39):
+            known, next_known = ids[query] in ids[:query], ids[query + 1] in ids[: query + 1]
+            loss = -float(chances[row, query, ids[query + 1]])
+            if known:
+                lost["second_copy"].append(loss)
+            elif not next_known:
+                lost["first_copy"].append(loss)
+        assert len(lost["second_copy"]) + len(lost["first_copy"]) == 38
+        for name, values in lost.items():
+            assert float(found[name][row]) == pytest.approx(sum(values) / len(values), abs=1e-4)
+
+
+def test_what_the_second_copy_asks_for_is_what_came_next_last_time():
+    probe = repeated(interp.load_model(tiny("llama")))
+    queries = probe.parts["repeated"].clone()
+    queries[:, -1] = False
+    latest = induction(probe.tokens).max(-1).values
+    row, query = queries.nonzero(as_tuple=True)
+    assert (latest[queries] > 0).all()
+    assert torch.equal(probe.tokens[row, query + 1], probe.tokens[row, latest[queries]])
+
+
+def test_text_is_scored_whole_and_late_against_early():
+    model = interp.load_model(tiny("gpt2"))
+    probe = tokens.text([some_ids(1, 70)[0]], rows=2, length=33, bos=1)
+    assert probe
+    chances = logits(model, probe.tokens).double().log_softmax(-1)
+    lost = -chances[:, :-1].gather(-1, probe.tokens[:, 1:, None])[..., 0]
+    found = losses(model, probe)
+    late, early = lost[:, 24:32].mean(1), lost[:, 4:8].mean(1)
+    assert torch.allclose(found["text"].double(), lost.mean(1), atol=1e-4)
+    assert torch.allclose(found["in_context_score"].double(), late - early, atol=1e-4)
+
+
+def test_a_model_that_knows_nothing_loses_the_log_of_its_vocabulary():
+    plain = tiny("gpt2")
+    with torch.no_grad():
+        for weight in plain.parameters():
+            weight.zero_()
+    model = interp.load_model(plain)
+    for name, loss in losses(model, repeated(model)).items():
+        assert loss.tolist() == pytest.approx([math.log(200)] * 3, abs=1e-5), name
+
+
+def test_losses_that_are_no_numbers_are_refused():
+    plain = tiny("gpt2")
+    with torch.no_grad():
+        plain.lm_head.weight[5] = float("nan")
+    model = interp.load_model(plain)
+    with pytest.raises(interp.InputError, match=r"losses of GPT2.* must be finite"):
+        losses(model, repeated(model))

@@ -1,0 +1,520 @@
+"""Taking a head out of another one's queries, keys or values, beside a slow way by hand."""
+
+import inspect
+import json
+import re
+
+import pytest
+import torch
+import transformers
+from tiny_models import SMALL, tiny
+
+import interp
+from interp.effects import paths
+from interp.effects.edges import Edge, PathEffects
+from interp.effects.paths import path_effects
+from interp.heads import Head
+from interp.kinds import probes as tokens
+from interp.models.reading import Reading, rereading
+from interp.models.stream import stream
+
+DEEP = {"gpt2": {"n_layer": 3}, "llama": {"num_hidden_layers": 3}}
+FAMILIES = {
+    **DEEP,
+    "mistral": {"sliding_window": 30},
+    "neox": {},
+    "opt": {},
+    "phi": {},
+    "qwen3": {},
+}
+LENGTH, ROWS = 40, 2
+
+SIZE = 0.15
+"""A previous-token head is a part of the size of x: without it the norm's scale is another."""
+
+NAMES = {
+    "gpt2": ("transformer.h", "ln_1", "attn", "c_proj", "transformer.ln_f"),
+    "neox": (
+        "gpt_neox.layers",
+        "input_layernorm",
+        "attention",
+        "dense",
+        "gpt_neox.final_layer_norm",
+    ),
+    "opt": (
+        "model.decoder.layers",
+        "self_attn_layer_norm",
+        "self_attn",
+        "out_proj",
+        "model.decoder.final_layer_norm",
+    ),
+    "phi": ("model.layers", "input_layernorm", "self_attn", "dense", "model.final_layernorm"),
+}
+LIKE_LLAMA = ("model.layers", "input_layernorm", "self_attn", "o_proj", "model.norm")
+
+
+class ByHand:
+    """A model of transformers in double precision, with eager attention, and hooks of our own."""
+
+    def __init__(self, family: str, ids: torch.Tensor):
+        self.family, self.ids = family, ids
+        self.model = tiny(family, **FAMILIES[family]).double()
+        self.model.set_attn_implementation("eager")
+        blocks, norm, attention, projection, final = NAMES.get(family, LIKE_LLAMA)
+        self.norms, self.attentions, self.projections = ([], [], [])
+        for block in self.model.get_submodule(blocks):
+            self.norms.append(block.get_submodule(norm))
+            self.attentions.append(block.get_submodule(attention))
+            self.projections.append(self.attentions[-1].get_submodule(projection))
+        self.final = self.model.get_submodule(final)
+
+    def inputs_of(self, *modules: torch.nn.Module) -> list[torch.Tensor]:
+        seen = {}
+        handles = [
+            module.register_forward_pre_hook(lambda m, inputs: seen.__setitem__(m, inputs[0]))
+            for module in modules
+        ]
+        self.run()
+        for handle in handles:
+            handle.remove()
+        return [seen[module] for module in modules]
+
+    def run(self):
+        with torch.no_grad():
+            return self.model(self.ids, output_attentions=True, use_cache=False)
+
+    def output(self, layer: int, head: int, z: torch.Tensor) -> torch.Tensor:
+        """What a head's columns of z become behind W_O, without its bias."""
+        alone = torch.zeros_like(z)
+        alone[..., 8 * head : 8 * head + 8] = z[..., 8 * head : 8 * head + 8]
+        projection = self.projections[layer]
+        with torch.no_grad():
+            return projection(alone) - projection(torch.zeros_like(alone))
+
+    def reader(self, layer: int, path: str) -> tuple[torch.nn.Module, slice | torch.Tensor]:
+        """The linear map that makes Q, K or V, and which of its outputs those are."""
+        attention = self.attentions[layer]
+        which = "QKV".index(path)
+        if self.family == "gpt2":
+            return attention.c_attn, slice(32 * which, 32 * which + 32)
+        if self.family == "neox":
+            return attention.query_key_value, torch.arange(96) // 8 % 3 == which
+        return attention.get_submodule(f"{path.lower()}_proj"), slice(None)
+
+    def measured(self, source: Head | None, to: Head, path: str) -> tuple[float, float]:
+        """Stripe and effect of `to` in a whole pass in which one input is overwritten."""
+        writer = 0 if source is None else source.layer
+        x, sigma_x, z = self.inputs_of(self.norms[to.layer], self.final, self.projections[writer])
+        part = 0 if source is None else self.output(source.layer, source.head, z)
+        with torch.no_grad():
+            changed = self.norms[to.layer](x - part)
+        module, columns = self.reader(to.layer, path)
+        values, v_columns = self.reader(to.layer, "V")
+        seen = []
+
+        def overwrite(module, inputs, output):
+            output = output.clone()
+            output[..., columns] = module.forward(changed)[..., columns]
+            return output
+
+        handles = [module.register_forward_hook(overwrite)]
+        handles += [values.register_forward_hook(lambda m, i, out: seen.append(out))]
+        pattern = self.run().attentions[to.layer][:, to.head]
+        for handle in handles:
+            handle.remove()
+        v = seen[0][..., v_columns].unflatten(-1, (-1, 8))
+        v = v[:, :, to.head * v.shape[2] // 4]
+
+        if isinstance(self.final, torch.nn.LayerNorm):
+            sigma = (sigma_x.var(-1, unbiased=False) + self.final.eps).sqrt()
+        else:
+            sigma = (sigma_x.square().mean(-1) + self.final.variance_epsilon).sqrt()
+        stripes, effects = [], []
+        for row, ids in enumerate(self.ids.tolist()):
+            for q in range(LENGTH):
+                keys = [p + 1 for p in range(1, q) if ids[p] == ids[q] and self.sees(q, p + 1)]
+                if not keys:
+                    continue
+                stripes.append(pattern[row, q, keys].sum().item())
+                if q + 1 < LENGTH:
+                    brought = (pattern[row, q, keys, None] * v[row, keys]).sum(0)
+                    z = torch.zeros(32).double()
+                    z[8 * to.head : 8 * to.head + 8] = brought
+                    c = self.output(to.layer, to.head, z)
+                    if isinstance(self.final, torch.nn.LayerNorm):
+                        c = c - c.mean()
+                    with torch.no_grad():
+                        W_U = self.model.get_output_embeddings().weight
+                        logits = W_U @ (c / sigma[row, q] * self.final.weight)
+                    effects.append((logits[ids[q + 1]] - logits.mean()).item())
+        return sum(stripes) / len(stripes), sum(effects) / len(effects)
+
+    def sees(self, q: int, k: int) -> bool:
+        return self.family != "mistral" or q - k < 30
+
+
+def probe_of(model: interp.Model, rows: int = ROWS) -> tokens.Probe:
+    return tokens.repeated(model.vocabulary, rows=rows, length=LENGTH, bos=model.bos, seed=0)
+
+
+def edge(found: PathEffects, source: Head, to: Head, path: str) -> Edge:
+    return next(e for e in found.edges if (e.source, e.to, e.path) == (source, to, path))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_path_is_a_pass_in_which_that_input_alone_is_overwritten(family):
+    model = interp.load_model(tiny(family, **FAMILIES[family]))
+    to = Head(model.n_layers - 1, 2)  # Of two key heads it reads the second.
+    found = path_effects(model, [to], rows=ROWS, length=LENGTH)
+    slow = ByHand(family, probe_of(model).tokens)
+    as_it_is = slow.measured(None, to, "K")
+    for path in "QKV":
+        measure = "effect" if path == "V" else "stripe"
+        from_first = [e for e in found.edges if e.path == path and e.source.layer == 0]
+        one = max(from_first, key=lambda e: abs(e.change(measure)))
+        assert (one.stripe_before, one.effect_before) == pytest.approx(as_it_is, abs=1e-5)
+        without = slow.measured(one.source, to, path)
+        assert (one.stripe_after, one.effect_after) == pytest.approx(without, abs=1e-5)
+        # And that is not because nothing moves.
+        assert abs(one.change(measure)) > 3e-4
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_head_that_puts_out_nothing_feeds_nobody(family):
+    source = tiny(family)
+    with torch.no_grad():
+        if family == "gpt2":
+            source.transformer.h[0].attn.c_proj.weight[8:16] = 0
+        else:
+            source.model.layers[0].self_attn.o_proj.weight[:, 8:16] = 0
+    found = path_effects(source, ["L1H0", "L1H2"], rows=ROWS, length=LENGTH)
+    silent = [e for e in found.edges if e.source == Head(0, 1)]
+    others = [e for e in found.edges if e.source != Head(0, 1)]
+    assert len(silent) == 6
+    for one in silent:
+        for change in (one.change(), one.change("effect"), *one.stripe_change, *one.effect_change):
+            assert change == pytest.approx(0, abs=1e-7)
+    assert all(abs(e.change("effect")) > 1e-6 for e in others)
+
+
+def test_the_bias_of_the_output_is_nobodys_and_stays():
+    source = tiny("gpt2")
+    with torch.no_grad():
+        source.transformer.h[0].attn.c_proj.weight.zero_()
+        source.transformer.h[0].attn.c_proj.bias.fill_(3).mul_(torch.arange(32) % 5)
+    found = path_effects(source, ["L1H0"], rows=ROWS, length=LENGTH)
+    assert all(e.change("effect") == pytest.approx(0, abs=1e-7) for e in found.edges)
+
+
+def test_the_same_attention_is_read_again_from_the_same_stream():
+    model = interp.load_model(tiny("qwen3"))
+    reading, kept = Reading(model, 1), {}
+    with reading.watching():
+        stream(model, probe_of(model).tokens, kept.__setitem__)
+    with rereading(model):
+        q, k, v = reading.of(reading.stream)
+        other = reading.of(reading.stream * torch.linspace(0.5, 2, 32))
+    assert torch.allclose(q.transpose(1, 2), kept[1].q.flatten(2, 3), atol=1e-6)
+    assert torch.allclose(k.transpose(1, 2), kept[1].k, atol=1e-6)
+    assert torch.allclose(v, kept[1].v, atol=1e-6)
+    assert not torch.allclose(k, other.k, atol=1e-2)
+
+
+def test_an_attention_that_reads_no_norm_is_refused():
+    source = tiny("llama")
+    block = source.model.layers[1]
+    own = block.self_attn.forward
+    model = interp.load_model(source)
+    attention = model.plain.model.layers[1].self_attn
+    own = attention.forward
+    handle = attention.register_forward_pre_hook(
+        lambda m, args, options: (args, {**options, "hidden_states": options["hidden_states"] * 1}),
+        with_kwargs=True,
+    )
+    with pytest.raises(interp.InputError, match=r"must read the norm before it.* layer 1 of"):
+        path_effects(model, ["L1H0"], rows=ROWS, length=LENGTH)
+    handle.remove()
+    assert attention.forward == own
+
+
+@pytest.mark.parametrize("times", [1, 1e5])
+def test_before_is_what_the_scan_says(times):
+    """Also where float32 tells scores apart too coarsely."""
+    own = tiny("llama")
+    with torch.no_grad():
+        for layer in own.model.layers:
+            layer.self_attn.q_proj.weight *= times
+    model = interp.load_model(own)
+    scan = interp.scan_heads(model, rows=4, length=LENGTH).frame.set_index("name")
+    found = path_effects(model, ["L1H1", "L1H2"], rows=4, length=LENGTH, seed=0)
+    for one in found.edges:
+        row = scan.loc[str(one.to)]
+        assert one.stripe_before == pytest.approx(row["induction"], abs=1e-6)
+        assert one.effect_before == pytest.approx(row["induction_logit_effect"], abs=1e-6)
+
+
+def test_the_values_leave_the_stripe_as_it_is():
+    found = path_effects(tiny("llama"), ["L1H1"], rows=ROWS, length=LENGTH)
+    by_path = {path: found.matrix(path).abs().max() for path in "QKV"}
+    assert by_path["V"] < 1e-6 < 1e-4 < min(by_path["Q"], by_path["K"])
+
+
+def test_heads_are_measured_each_for_itself_and_batches_do_not_matter(monkeypatch):
+    model = interp.load_model(tiny("llama", num_hidden_layers=3))
+    options = {"rows": 3, "length": LENGTH}
+    together = path_effects(model, ["L2H1", "L1H0", "L2H0"], **options)
+    assert together.to == [Head(2, 1), Head(1, 0), Head(2, 0)]
+    assert [e.to for e in together.edges] == sorted(
+        (e.to for e in together.edges), key=together.to.index
+    )
+    monkeypatch.setattr(paths, "_TOKENS", 2 * LENGTH)
+    # Heads 0 and 1 of a layer share their keys.
+    alone = path_effects(model, ["L2H0"], sources=["L1H2", "L0H3"], **options)
+    assert alone.sources == [Head(0, 3), Head(1, 2)]
+    for one in alone.edges:
+        other = edge(together, one.source, one.to, one.path)
+        assert one.stripe_after == pytest.approx(other.stripe_after, abs=1e-6)
+        assert one.effect_after == pytest.approx(other.effect_after, abs=1e-6)
+        assert one.stripe_change == pytest.approx(other.stripe_change, abs=1e-6)
+
+
+def test_the_interval_is_of_the_change_row_by_row():
+    model = interp.load_model(tiny("llama"))
+    found = path_effects(model, ["L1H0"], rows=8, length=LENGTH)
+    for one in found.edges:
+        for measure in ("stripe", "effect"):
+            low, high = getattr(one, f"{measure}_change")
+            assert low - 1e-9 <= one.change(measure) <= high + 1e-9
+    wide = [e for e in found.edges if e.path == "K" and e.stripe_change[0] < e.stripe_change[1]]
+    assert wide
+    again = path_effects(model, ["L1H0"], rows=8, length=LENGTH)
+    assert again.records() == found.records()
+    other = path_effects(model, ["L1H0"], rows=8, length=LENGTH, seed=1)
+    assert other.records() != found.records()
+
+
+def test_what_is_found_as_matrix_list_table_and_records():
+    model = interp.load_model(tiny("llama", num_hidden_layers=3))
+    found = path_effects(model, ["L2H0", "L1H1"], rows=ROWS, length=LENGTH)
+    assert found.sources == [Head(layer, head) for layer in (0, 1) for head in range(4)]
+    matrix = found.matrix("K")
+    assert matrix.shape == (8, 2)
+    assert matrix.isnan().tolist() == [[False, False]] * 4 + [[False, True]] * 4
+    one = edge(found, Head(0, 2), Head(1, 1), "K")
+    assert matrix[2, 1].item() == pytest.approx(one.stripe_after - one.stripe_before)
+    strongest = found.strongest("L2H0", top=3)
+    assert [e.change() for e in strongest] == pytest.approx(sorted(matrix[:, 0].tolist())[:3])
+    (by_value,) = found.strongest(Head(1, 1), "V", measure="effect")
+    assert by_value.change("effect") == pytest.approx(
+        found.matrix("V", "effect")[:4, 1].min().item()
+    )
+
+    records = json.loads(json.dumps(found.records()))
+    assert len(records) == 3 * (8 + 4)
+    assert records[0] == {
+        "from": "L0H0",
+        "to": "L2H0",
+        "path": "Q",
+        "stripe_before": found.edges[0].stripe_before,
+        "stripe_after": found.edges[0].stripe_after,
+        "stripe_change_low": found.edges[0].stripe_change[0],
+        "stripe_change_high": found.edges[0].stripe_change[1],
+        "effect_before": found.edges[0].effect_before,
+        "effect_after": found.edges[0].effect_after,
+        "effect_change_low": found.edges[0].effect_change[0],
+        "effect_change_high": found.edges[0].effect_change[1],
+    }
+    frame = found.to_frame()
+    assert frame.to_dict("records") == found.records()
+    assert json.dumps(found.made_by)
+
+
+@pytest.mark.parametrize("family", ["gptoss", "mistral"])
+def test_windows_and_learned_sinks_are_the_models_own(family):
+    """The clean pass by our measure is the scan's, which knows them."""
+    changes = {"sliding_window": 30, "layer_types": ["sliding_attention"] * 2}
+    model = interp.load_model(tiny(family, **changes))
+    scan = interp.scan_heads(model, rows=ROWS, length=LENGTH).frame.set_index("name")
+    found = path_effects(model, ["L1H1", "L1H2"], rows=ROWS, length=LENGTH)
+    for one in found.edges:
+        assert one.stripe_before == pytest.approx(scan.loc[str(one.to), "induction"], abs=1e-6)
+
+
+def test_bfloat16_says_about_the_same():
+    exact = path_effects(tiny("llama"), ["L1H1"], rows=ROWS, length=LENGTH)
+    rough = path_effects(tiny("llama").to(torch.bfloat16), ["L1H1"], rows=ROWS, length=LENGTH)
+    assert torch.allclose(exact.matrix("K"), rough.matrix("K"), atol=0.02)
+
+
+def test_progress_counts_removals_and_stopping_leaves_the_model_as_it_was():
+    model = interp.load_model(tiny("llama", num_hidden_layers=3))
+    seen = []
+    path_effects(
+        model,
+        ["L2H0", "L1H1"],
+        rows=ROWS,
+        length=LENGTH,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(i, 12) for i in range(1, 13)]
+
+    ids = probe_of(model).tokens
+    with torch.no_grad():
+        before = model.plain(ids).logits
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        path_effects(model, ["L2H0"], rows=ROWS, length=LENGTH, progress=stop)
+    assert model.plain.config._attn_implementation == "eager"
+    for module in model.plain.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+    with torch.no_grad():
+        assert torch.equal(model.plain(ids).logits, before)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "why"),
+    [
+        ("llama", {"to": []}, "to must name at least one head, got none"),
+        ("llama", {"to": ["L2H0"]}, "to must name heads of LlamaForCausalLM, got L2H0"),
+        ("llama", {"to": ["L0H1"]}, "to must come in a later layer than a source, got L0H1"),
+        ("llama", {"sources": ["L1H1"]}, "to must come in a later layer than a source, got L1H0"),
+        ("llama", {"sources": ["L0H4"]}, "sources must name heads of LlamaForCausalLM, got L0H4"),
+        ("llama", {"rows": 1}, "rows must be at least 2, got 1"),
+        ("llama", {"length": 65}, "length must fit the model's context of 64 tokens, got 65"),
+        ("mistral", {}, "to must have induction targets in sight, got L1H0, .* sees 4 tokens"),
+        ("bloom", {}, "model must be one whose attention can be streamed, got Bloom"),
+        ("gemma2", {}, "got Gemma2ForCausalLM: a norm follows the heads' output"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(family, options, why):
+    with pytest.raises(interp.InputError, match=why) as told:
+        path_effects(tiny(family), **{"to": ["L1H0"], "length": LENGTH, **options})
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"to": None}, "to must be heads such as L5H1, got None"),
+        ({"to": 3}, "to must be heads such as L5H1, got 3"),
+        ({"to": [None]}, "head must be named like L5H1, 5.1 or (5, 1), got None"),
+        ({"sources": 3}, "sources must be heads such as L5H1, got 3"),
+    ],
+)
+def test_heads_of_another_kind_are_refused(options, told):
+    with pytest.raises(interp.InputError, match=f"^{re.escape(told)}$"):
+        inspect.unwrap(path_effects)(tiny("llama"), **{"to": ["L1H0"], **options})
+
+
+def test_one_head_needs_no_list():
+    model = interp.load_model(tiny("llama"))
+    found = path_effects(model, "L1H0", sources=Head(0, 2), rows=ROWS, length=LENGTH)
+    listed = path_effects(model, ["L1H0"], sources=["L0H2"], rows=ROWS, length=LENGTH)
+    assert found.records() == listed.records()
+
+
+def test_numbers_that_are_not_finite_are_called_so():
+    source = tiny("llama")
+    with torch.no_grad():
+        source.model.layers[0].self_attn.q_proj.weight[0, 0] = torch.nan
+    with pytest.raises(interp.InputError, match="weights or activations are not finite in float32"):
+        path_effects(source, ["L1H0"], rows=ROWS, length=LENGTH)
+
+
+def hybrid() -> transformers.PreTrainedModel:
+    config = transformers.JambaConfig(
+        **{**SMALL, "num_hidden_layers": 4, "num_key_value_heads": 2},
+        vocab_size=200,
+        intermediate_size=64,
+        num_experts=2,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        use_mamba_kernels=False,
+        mamba_d_state=4,
+        bos_token_id=1,
+    )
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def test_an_architecture_that_lacks_a_part_is_refused_with_its_name_in_words():
+    start = "model must add its heads' outputs up to the logits, got "
+    told = f"^{start}OPTForCausalLM: there is no final norm$"
+    with pytest.raises(interp.InputError, match=told):
+        path_effects(tiny("opt", do_layer_norm_before=False), ["L1H0"], length=LENGTH)
+    told = f"^{start}JambaForCausalLM: layer 0 has no attention, and so no heads$"
+    with pytest.raises(interp.InputError, match=told):
+        path_effects(hybrid(), ["L3H0"], length=LENGTH)
+
+
+def test_questions_that_have_no_answer_are_refused():
+    found = path_effects(tiny("llama"), ["L1H0"], rows=ROWS, length=LENGTH)
+    with pytest.raises(interp.InputError, match="path must be one of Q, K, V, got 'O'"):
+        found.matrix("O")
+    with pytest.raises(interp.InputError, match="to must be one of L1H0, got L1H1"):
+        found.strongest("L1H1")
+    with pytest.raises(interp.InputError, match="measure must be one of effect, got 'stripe'"):
+        found.strongest("L1H0", "V")
+
+
+@pytest.mark.parametrize(
+    ("top", "told"), [(1.5, "a whole number, got 1.5"), (-1, "at least 0, got -1")]
+)
+def test_so_many_edges_cannot_be_asked_for(top, told):
+    found = path_effects(tiny("llama"), ["L1H0"], rows=ROWS, length=LENGTH)
+    with pytest.raises(interp.InputError, match=f"^top must be {told}$"):
+        inspect.unwrap(PathEffects.strongest)(found, "L1H0", top=top)
+
+
+def test_what_is_found_is_one_readable_line():
+    to = ["L1H0", "L1H2"]
+    found = path_effects(tiny("llama"), to, rows=ROWS, length=LENGTH)
+    told = "PathEffects(LlamaForCausalLM: 24 edges from 4 heads to L1H0, L1H2)"
+    assert repr(found) == told
+
+
+@pytest.mark.parametrize("positions", ["absolute", "rotary"])
+def test_in_the_hand_built_circuits_the_keys_alone_matter_and_one_head_in_them(positions):
+    model = interp.build_circuit(positions, 100, 64)
+    if positions == "absolute":
+        previous, induction = Head(0, 3), Head(1, 5)
+    else:
+        previous, induction = Head(0, 1), Head(1, 2)
+    found = path_effects(model, [induction], rows=3)
+    for one in found.edges:
+        assert one.stripe_before > 0.99
+        if (one.source, one.path) == (previous, "K"):
+            assert one.stripe_after < 0.01
+            assert abs(one.effect_after) < 0.01 * one.effect_before
+        else:
+            assert one.change() == pytest.approx(0, abs=1e-3)
+            assert one.effect_after == pytest.approx(one.effect_before, rel=SIZE)
+
+
+@pytest.mark.parametrize("positions", ["absolute", "rotary"])
+def test_without_its_previous_token_head_a_circuit_has_no_edge(positions):
+    model = interp.build_circuit(positions, 100, 64, previous=False)
+    to = Head(1, 5) if positions == "absolute" else Head(1, 2)
+    found = path_effects(model, [to], rows=3)
+    assert found.edges[0].stripe_before < 0.01
+    for path in "QKV":
+        assert found.matrix(path).abs().max() < 1e-3
+
+
+@pytest.mark.real_model
+def test_one_previous_token_head_feeds_the_real_induction_heads_through_their_keys(real_model):
+    to = ["L17H3", "L17H4", "L18H6"]
+    found = path_effects(real_model, to, rows=2)
+    feeder, other = Head(16, 0), Head(11, 1)
+    for head in map(Head.parse, to):
+        (best,) = found.strongest(head)
+        assert best.source == feeder
+        assert best.stripe_before > 0.6
+        assert best.stripe_after < 0.05
+        for path in "QV":
+            assert edge(found, feeder, head, path).change() > -0.2
+        # As strong a previous-token head, and it feeds none of them.
+        assert edge(found, other, head, "K").change() > -0.1

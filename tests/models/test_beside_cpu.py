@@ -1,0 +1,108 @@
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from places import TESTS
+from tiny_models import SMALL, scaled, tiny
+from torch.utils import backend_registration
+
+from interp.models.beside_cpu import largest_difference
+
+ENCODERS = {
+    "bert": lambda: transformers.BertForMaskedLM(
+        transformers.BertConfig(vocab_size=200, intermediate_size=64, **SMALL)
+    ),
+    "t5": lambda: transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=200, d_model=32, num_layers=2, num_heads=4, d_ff=64, d_kv=8
+        )
+    ),
+}
+
+
+def opened(family: str) -> transformers.PreTrainedModel:
+    model = scaled(ENCODERS[family]()) if family in ENCODERS else tiny(family)
+    model.set_attn_implementation("eager")
+    return model
+
+
+@pytest.mark.fault("B42")
+@pytest.mark.parametrize("family", ["gpt2", "gemma3", "jamba", *ENCODERS])
+def test_a_difference_is_seen_in_every_kind_of_model_and_none_where_there_is_none(family):
+    model = opened(family)
+    other = copy.deepcopy(model)
+    assert largest_difference(model, other) == 0
+    with torch.no_grad():
+        for name, weight in other.named_parameters():
+            if "norm" not in name.lower():
+                weight *= 1.1
+    assert 0.005 < largest_difference(model, other) <= 1
+
+
+def test_the_difference_is_the_largest_of_any_probability():
+    model, other = opened("gpt2"), opened("gpt2")
+    with torch.no_grad():
+        other.transformer.h[1].attn.c_attn.weight[:, :64] = (
+            0  # No queries and keys: even attention.
+        )
+        other.transformer.h[1].attn.c_attn.bias[:64] = 0
+        apart = [
+            (model(ids, output_attentions=True).attentions[1] - even).abs().max().item()
+            for n in (2, 9, 33)
+            for ids in [torch.arange(2 * n).view(2, n)]
+            for even in [torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]]
+        ]
+    assert largest_difference(model, other) == pytest.approx(max(apart), abs=1e-6)
+
+
+def test_what_is_no_number_differs_by_all_there_is():
+    model, other = opened("gpt2"), opened("gpt2")
+    with torch.no_grad():
+        other.transformer.h[0].attn.c_attn.weight.fill_(float("nan"))
+    assert largest_difference(model, other) == 1
+
+
+@pytest.mark.fault("B42")
+@pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch knows no devices that are written in Python",
+)
+def test_another_device_is_held_against_the_cpu_and_the_record_says_how_far_it_is_off(folder):
+    program = f"""
+import interp, other_device
+from interp.models.beside_cpu import off_cpu
+from interp.scan.report import report
+other_device.register()
+for other_device.error in (0, 0.002):
+    model = interp.load_model({str(folder)!r}, device="other")
+    print(model.off_cpu)
+scan = interp.scan_heads(model, rows=1, quick=True)
+print(scan.made_by["device"], scan.made_by["off_cpu"])
+model.plain.model._hf_hook = None  # As of a layer that is fetched when it runs.
+assert off_cpu(model.plain, "spread") is None
+print(*(part for part in report(scan, 1) if isinstance(part, str)))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    right, wrong, record, told = ended.stdout.split("\n", 3)
+    assert float(right) < 1e-5  # The same float32 sums in another order.
+    assert 0.001 < float(wrong) < 0.1
+    assert record == f"other {wrong}"
+    assert f"float32 on other (attention up to {float(wrong):.2g} off the CPU's)" in told
+    warnings = [line for line in ended.stderr.splitlines() if " on other " in line]
+    assert warnings == [
+        f"attention of tiny-llama on other is off the CPU's by up to {float(wrong):.2g}:"
+        " use the CPU",
+        "attention of spread on other could not be held against the CPU's: its weights are in"
+        " several places",
+    ]

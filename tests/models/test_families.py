@@ -1,0 +1,502 @@
+"""What works for which family of models, tried on a small random model of each.
+
+The table in `docs/families.md` is made of what is measured here. `INTERP_WRITE_DOCS=1` writes it.
+"""
+
+import functools
+import gc
+import math
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from families import HEAD, attention_of, own_patterns, planted, read, remade
+from places import ROOT
+from scored import scored
+from tiny_models import AROUND, CONFIGS, FURTHER, GROUPED, SIZES, tiny
+
+import interp
+from interp import memory
+from interp.effects.ablate import ablated, logits
+from interp.heads import Head
+from interp.kinds import probes as tokens
+from interp.kinds.alibi import share_within
+from interp.kinds.labels import FORCED_WINDOW
+from interp.kinds.scores import Thresholds
+from interp.kinds.targets import Blocks
+from interp.models.hooks import attention_layers, run
+from interp.models.stream import stream, streams
+from interp.weights.composition import KINDS
+from interp.weights.direct import Readout, logit_parts
+from interp.weights.folded import composition_scores
+
+FAMILIES = {
+    "gpt2": "GPT-2",
+    "neo": "GPT-Neo",
+    "neox": "GPT-NeoX",
+    "gptj": "GPT-J",
+    "opt": "OPT",
+    "bloom": "Bloom",
+    "mpt": "MPT",
+    "falcon": "Falcon",
+    "llama": "Llama",
+    "llama4": "Llama 4",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "gemma2": "Gemma 2",
+    "gemma3": "Gemma 3",
+    "phi": "Phi",
+    "gptoss": "gpt-oss",
+    "deepseek2": "DeepSeek-V2",
+    "jamba": "Jamba",
+    "lfm2": "LFM2",
+    "granite": "Granite hybrid",
+    "qwen3next": "Qwen3-Next",
+    "bert": "BERT",
+    "t5": "T5, encoder",
+}
+
+HYBRIDS = ("jamba", "lfm2", "granite", "qwen3next")
+UNHOOKED = ("granite",)
+"""TransformerLens cannot run it: attention is streamed."""
+
+UNSTREAMED = ("neo", "bloom", "mpt", "falcon", "llama4", *AROUND)
+
+IDS = torch.arange(3, 27)[None]
+THRESHOLDS = Thresholds()
+
+
+@functools.cache
+def opened(family: str) -> interp.Model:
+    return interp.load_model(tiny(family))
+
+
+def labels_of(model: interp.Model, ids: torch.Tensor = IDS) -> dict[Head, interp.HeadLabel]:
+    found = read(model, ids)
+    verdicts = interp.classify_heads(
+        list(found.values()),
+        ids,
+        layers=list(found),
+        windows=[model.windows[layer] for layer in found],
+        learned_sinks=model.learned_sinks,
+        causal=model.direction == "causal",
+    )
+    return {verdict.head: verdict for verdict in verdicts}
+
+
+def patterns(family: str) -> None:
+    """By hooks they are what the model itself says."""
+    stack = "encoder" if family == "t5" else None
+    found = interp.attention_patterns(opened(family), IDS, stack=stack)
+    own = torch.stack(own_patterns(tiny(family), IDS))
+    # The same float32 sums in another order.
+    assert torch.allclose(found, own, atol=1e-5)
+    # A weak oracle otherwise: near-uniform attention looks alike whatever is wrong.
+    assert own[..., 12:, :].amax() > 0.25
+
+
+def streaming(family: str) -> None:
+    """Queries and keys give the scores that the model's own patterns give."""
+    model = opened(family)
+    if not streams(model):
+        why = (
+            "blocks of fixed places are read by hooks"
+            if model.chunked
+            else "queries and keys are scored of causal models alone"
+            if model.direction != "causal"
+            else "this attention is not on transformers' attention interface"
+        )
+        raise interp.InputError(why)
+    ids = tokens.repeated(model.vocabulary, rows=2, length=48, bos=1, seed=0).tokens
+    own = dict(zip(attention_layers(model, None), own_patterns(tiny(family), ids), strict=True))
+    seen = []
+
+    def compare(layer: int, attention: object) -> None:
+        seen.append(layer)
+        options = {"window": model.windows[layer], "thresholds": THRESHOLDS}
+        ours, theirs = (scored(source, ids, **options) for source in (attention, own[layer]))
+        assert ours.tallies.keys() == theirs.tallies.keys()
+        for name, tally in ours.tallies.items():
+            mean = theirs.tallies[name].mean
+            assert torch.allclose(tally.mean, mean, rtol=2e-5, atol=2e-5, equal_nan=True)
+
+    stream(model, ids, compare)
+    assert seen == list(own)
+
+
+def labels(family: str) -> None:
+    """A head that looks at its own token gets that label, and nobody else in its layer does."""
+    model = tiny(family)
+    layer = attention_layers(opened(family), None)[0]
+    verdicts = labels_of(interp.load_model(planted(model, layer)))
+    named = [head for head, v in verdicts.items() if v.label == "current token"]
+    assert [head for head in named if head.layer == layer] == [Head(layer, HEAD)]
+
+
+def effect(family: str) -> None:
+    """What heads add to the logits directly: with all other parts it is the logits."""
+    Readout(opened(family)).check()
+
+
+def weights(family: str) -> None:
+    """Weights by head give the model's own scores, and composition is made of them."""
+    model = opened(family)
+    found = composition_scores(model)
+    earlier, later = attention_layers(model, None)
+    for kind in KINDS:
+        assert found.scores(kind)[earlier, :, later].isfinite().all()
+
+
+def ablation(family: str) -> None:
+    """Each head of each layer can be taken out, matters, and is back afterwards."""
+    model = opened(family)
+    before = logits(model, IDS)
+    for layer in attention_layers(model, None):
+        for head in range(model.n_heads):
+            with ablated(model, [Head(layer, head)]):
+                assert (logits(model, IDS) - before).abs().max() > 1e-4 * before.abs().max()
+    assert torch.equal(logits(model, IDS), before)
+
+
+CAPABILITIES: dict[str, Callable[[str], None]] = {
+    "patterns": patterns,
+    "streaming": streaming,
+    "labels": labels,
+    "effect on logits": effect,
+    "weights and composition": weights,
+    "ablation": ablation,
+}
+
+
+@functools.cache
+def measured(family: str) -> dict[str, str]:
+    """By capability `yes`, or why not in one line."""
+
+    def ask(check: Callable[[str], None]) -> str:
+        try:
+            check(family)
+        except interp.InputError as error:
+            return " ".join(str(error).split())
+        return "yes"
+
+    return {name: ask(check) for name, check in CAPABILITIES.items()}
+
+
+def row(family: str) -> str:
+    """The family's line of the table."""
+    model = opened(family)
+    ways = "; ".join(dict.fromkeys(model.kinds))
+    ways += "" if model.direction == "causal" else f", {model.direction}"
+    words = ["yes" if told == "yes" else "no" for told in measured(family).values()]
+    return f"| {' | '.join([FAMILIES[family], ways, *words])} |"
+
+
+def reasons(family: str) -> list[str]:
+    """Why something is not there, a line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, told in measured(family).items():
+        if told != "yes":
+            by_reason.setdefault(told, []).append(name)
+    return [
+        f"- {FAMILIES[family]}: {', '.join(n)}: {told.rstrip('.')}."
+        for told, n in by_reason.items()
+    ]
+
+
+PAGE = ROOT / "docs/families.md"
+START, END = "<!-- families: a test makes these lines -->\n", "<!-- end -->\n"
+
+
+def test_every_family_of_small_models_has_a_row():
+    assert set(FAMILIES) == {*CONFIGS, *FURTHER, *AROUND}
+
+
+@pytest.mark.fault("B48")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_page_says_of_each_family_what_is_measured(family):
+    if os.environ.get("INTERP_WRITE_DOCS"):
+        pytest.skip("the page is written")
+    page = PAGE.read_text(encoding="utf-8").split(START)[1].split(END)[0].splitlines()
+    assert row(family) in page
+    mentioned = [line for line in page if line.startswith(f"- {FAMILIES[family]}: ")]
+    assert mentioned == reasons(family)
+
+
+@pytest.mark.skipif("INTERP_WRITE_DOCS" not in os.environ, reason="the page is only read")
+def test_the_page_is_written():
+    names = ["family", "attention", *CAPABILITIES]
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|", *map(row, FAMILIES), ""]
+    lines += [line for family in FAMILIES for line in reasons(family)]
+    before, rest = PAGE.read_text(encoding="utf-8").split(START)
+    after = rest.split(END)[1]
+    made = "".join(f"{line}\n" for line in lines)
+    PAGE.write_text(before + START + made + END + after, encoding="utf-8")
+
+
+@pytest.mark.fault("B48")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_reads_patterns_and_labels_works_for_every_family(family):
+    told = measured(family)
+    assert (told["patterns"] == "yes") == (family not in UNHOOKED)
+    assert (told["streaming"] == "yes") == (family not in UNSTREAMED)
+    assert told["labels"] == "yes"
+    assert (told["ablation"] == "yes") == (family not in AROUND)
+
+
+def visible(kind: str, length: int) -> torch.Tensor:
+    """Which keys the queries of such a layer have in sight."""
+    queries, keys = torch.arange(length)[:, None], torch.arange(length)
+    word, *size = kind.split(",")[0].split()
+    if word == "window":
+        return (keys <= queries) & (keys > queries - int(size[0]))
+    if word == "chunked":
+        return (keys <= queries) & (keys // int(size[0]) == queries // int(size[0]))
+    assert word in ("full", "latent")
+    return keys <= queries
+
+
+@pytest.mark.fault("B51")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_kind_of_each_layer_is_the_one_that_its_zeros_show(family):
+    model = opened(family)
+    found = read(model, torch.arange(3, 19)[None])
+    without = [i for i, kind in enumerate(model.kinds) if kind.startswith("none")]
+    assert sorted([*found, *without]) == list(range(model.n_layers))
+    assert without == ([0, 2] if family in HYBRIDS else [])
+    for layer, pattern in found.items():
+        # What is in sight may get so little that float32 has no number for it in some head.
+        seen = (pattern > 0).any(0).any(0)
+        if model.direction == "causal":
+            assert torch.equal(seen, visible(model.kinds[layer], 16))
+        else:
+            assert model.kinds[layer] == "full"
+            assert seen.triu(1).any()
+            assert seen.tril(-1).any()
+
+
+def test_kinds_name_what_the_settings_say():
+    assert opened("gptoss").kinds == ("window 4, learned sinks", "full, learned sinks")
+    assert opened("bloom").kinds == ("full, ALiBi", "full, ALiBi")
+    assert opened("llama4").kinds == ("chunked 8", "full")
+    assert opened("deepseek2").kinds == ("latent", "latent")
+    assert opened("lfm2").kinds == ("none (conv)", "full") * 2
+    assert "attention window 4 or full" in repr(opened("gemma2"))
+    scan = interp.scan_heads(opened("gemma2"), rows=1, quick=True)
+    assert scan.made_by["attention"] == ["window 4", "full"]
+
+
+@pytest.mark.fault("B54")
+@pytest.mark.parametrize("window", [None, 0, 1, 4, 16, 100])
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "gptoss"])
+def test_no_window_is_no_limit_and_a_window_of_1_shows_a_query_itself(family, window):
+    model = interp.load_model(tiny(family, sliding_window=window))
+    assert model.windows[0] == (window or None)
+    reach = window or 16
+    found = interp.attention_patterns(model, torch.arange(3, 19)[None])[0]
+    assert torch.equal((found > 0).any(0).any(0), torch.ones(16, 16).tril().triu(1 - reach) > 0)
+    rows = torch.arange(16)[None]
+    streamed = {}
+    stream(model, torch.arange(3, 19)[None], lambda i, a: streamed.update({i: a.rows(rows)}))
+    assert torch.allclose(streamed[0], found, atol=1e-5)
+
+
+@pytest.mark.fault("B54")
+@pytest.mark.parametrize("use", [True, False])
+def test_a_window_that_is_not_used_is_no_limit(use):
+    config = transformers.Qwen2Config(
+        **SIZES, **GROUPED, use_sliding_window=use, sliding_window=4, max_window_layers=1
+    )
+    model = interp.load_model(transformers.AutoModelForCausalLM.from_config(config))
+    assert model.kinds == ("full", "window 4" if use else "full")
+    found = read(model, torch.arange(3, 19)[None])
+    for layer, pattern in found.items():
+        assert torch.equal((pattern > 0).any(0).any(0), visible(model.kinds[layer], 16))
+
+
+def test_a_model_whose_window_is_opened_is_left_as_it_was():
+    model = tiny("gemma2", sliding_window=0)
+    kinds = list(model.config.layer_types)
+    interp.load_model(model)
+    assert model.config.sliding_window == 0
+    assert model.config.layer_types == kinds
+
+
+@pytest.mark.fault("B56")
+def test_layers_without_attention_keep_their_numbers_and_are_refused_by_name():
+    found = interp.attention_patterns(opened("jamba"), IDS)
+    assert found.layers == (1, 3)
+    assert [verdict.head.layer for verdict in interp.classify_heads(found)] == [1] * 4 + [3] * 4
+    assert set(interp.scan_heads(opened("jamba"), rows=1).frame["layer"]) == {1, 3}
+    with pytest.raises(interp.InputError, match=r"layers must have attention, got \[0\], which"):
+        interp.attention_patterns(opened("jamba"), IDS, layers=[0])
+
+
+@pytest.mark.fault("B56")
+@pytest.mark.parametrize("config", [transformers.MambaConfig, transformers.Mamba2Config])
+def test_a_model_that_has_no_attention_at_all_is_refused_in_one_line(config):
+    sizes = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2}
+    sizes |= {"num_heads": 8, "head_dim": 8} if config is transformers.Mamba2Config else {}
+    model = transformers.AutoModelForCausalLM.from_config(config(**sizes))
+    with pytest.raises(interp.InputError, match="model must have attention") as caught:
+        interp.load_model(model)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.fault("B96")
+@pytest.mark.parametrize("family", ["bloom", "mpt"])
+def test_slopes_are_those_that_heads_blind_to_tokens_show(family):
+    model = tiny(family)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "query_key_value" in name or "Wqkv" in name:
+                weight.zero_()
+    opened = interp.load_model(model)
+    last = interp.attention_patterns(opened, IDS)[:, 0, :, -1]
+    falls = (last[..., -1] / last[..., -9]).log() / 8
+    assert torch.allclose(falls, torch.tensor(opened.alibi_slopes).expand(2, -1), rtol=1e-3)
+    near = [
+        share_within(slope, 8, torch.tensor([IDS.shape[1]])) for slope in opened.alibi_slopes or ()
+    ]
+    assert torch.allclose(last[0, :, -8:].sum(-1), torch.cat(near), rtol=1e-4)
+
+
+@pytest.mark.fault("B53", "B96")
+def test_a_head_that_its_slope_alone_makes_local_is_local_by_architecture():
+    model = tiny("bloom")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "query_key_value" in name:
+                weight.zero_()
+    scan = interp.scan_heads(model, rows=2)
+    steep, flat = scan.made_by["alibi_slopes"][:2]
+    assert 1 - math.exp(-8 * steep) > 0.8 > 0.5 > 1 - math.exp(-8 * flat)
+    assert list(scan.frame["label"][:2]) == [FORCED_WINDOW, "mixed"]
+    ids = [1, *range(5, 40), *range(5, 30)]
+    patterns = interp.attention_patterns(model, ids)
+    assert patterns.alibi_slopes == tuple(scan.made_by["alibi_slopes"])
+    for source in (patterns, interp.read_patterns(patterns)):
+        assert [verdict.label for verdict in interp.classify_heads(source)[:2]] == [
+            FORCED_WINDOW,
+            "mixed",
+        ]
+    plain = interp.classify_heads(torch.as_tensor(patterns.numpy()), ids)
+    assert plain[0].label == "local window"
+
+
+def test_falcon_with_alibi_is_refused_since_its_attention_is_seen_otherwise_than_it_runs():
+    model = tiny("falcon", alibi=True)
+    with torch.no_grad():
+        seen, run_alone = (remade(model, how)(IDS).logits for how in ("eager", "sdpa"))
+    assert not torch.allclose(seen, run_alone, atol=1e-2)
+    with pytest.raises(interp.InputError, match="adds ALiBi's bias twice"):
+        interp.load_model(model)
+
+
+@pytest.mark.fault("B96")
+@pytest.mark.parametrize("family", ["bloom", "mpt"])
+def test_heads_and_other_parts_sum_to_the_logits_without_a_position_table(family):
+    model = opened(family)
+    answers = IDS.roll(-1, 1)
+    parts = logit_parts(model, IDS, answers)
+    total = parts["heads"].sum((0, 2)) + parts["attention_bias"].sum(0) + parts["mlp"].sum(0)
+    total = total + parts["embedding"] + parts["constant"]
+    made = model.plain(IDS).logits.detach()
+    made = (made - made.mean(-1, keepdim=True)).gather(-1, answers[..., None])[..., 0]
+    assert torch.allclose(total, made, atol=1e-4 * float(made.abs().max()))
+
+
+@pytest.mark.fault("B55")
+def test_scores_beside_learned_sinks_are_shares_of_all_attention():
+    model = planted(tiny("gptoss"), 0)
+    free = labels_of(interp.load_model(model))[Head(0, HEAD)]
+    assert free.scores["current_token"] > 0.99
+    seen = {}
+    stream(interp.load_model(model), IDS, lambda i, a: seen.setdefault(i, a))
+    with torch.no_grad():  # The sink gets the score that the head gives a token itself.
+        attention_of(model, 0).sinks[HEAD] = seen[0].lse[0, HEAD, 0]
+    halved = labels_of(interp.load_model(model))[Head(0, HEAD)]
+    assert halved.scores["current_token"] == pytest.approx(0.5, abs=0.01)
+    found = interp.attention_patterns(model, IDS)[0, 0, HEAD]
+    assert torch.allclose(found.sum(-1), torch.full((24,), 0.5), atol=0.01)
+
+
+@pytest.mark.fault("B16")
+@pytest.mark.parametrize("family", ["gpt2", "falcon"])
+def test_no_earlier_layers_pattern_is_alive_when_a_layer_attends(family):
+    name = "num_hidden_layers" if family == "falcon" else "n_layer"
+    model = interp.load_model(tiny(family, **{name: 6}))
+    alive = []
+
+    def count(layer: int, pattern: torch.Tensor) -> None:
+        if layer in (0, 5):
+            there = [o for o in gc.get_objects() if type(o) is torch.Tensor]
+            alive.append(sum(t.shape[-2:] == (37, 37) for t in there))
+
+    run(model, torch.arange(3, 40)[None], count)
+    assert alive[1] <= alive[0] + 1
+
+
+@pytest.mark.fault("B16")
+def test_patterns_that_memory_has_no_room_for_are_refused_before_anything_is_run(monkeypatch):
+    model = interp.load_model(tiny("gpt2", n_positions=1024, vocab_size=400, n_layer=12))
+    one = 4 * 4 * 1024**2
+    monkeypatch.setattr(memory, "available", lambda: 2 * one)
+    monkeypatch.setattr("interp.models.hooks._forward", None)
+    with pytest.raises(interp.InputError, match=r"patterns must fit in memory, got 0\.27 GiB"):
+        interp.attention_patterns(model, [5] * 1024)
+
+
+def test_what_is_at_hand_is_no_more_than_the_processs_own_limit_leaves():
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    free = memory.available()
+    if free is None:
+        pytest.skip("this system does not say")
+    try:
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, hard))
+        assert 0 < (memory.available() or 0) <= 2**28
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    memory.refuse_beyond("things", 0, "have fewer")
+    with pytest.raises(interp.InputError, match="things must fit in memory, got 1,0"):
+        memory.refuse_beyond("things", 2**50, "have fewer")
+
+
+@pytest.mark.fault("B97")
+def test_latent_attention_has_patterns_and_no_weights_by_head():
+    model = opened("deepseek2")
+    seen = {}
+    stream(model, IDS, lambda layer, attention: seen.update({layer: attention}))
+    assert seen[0].k.shape[-1] == 12
+    assert seen[0].v is not None
+    assert seen[0].v.shape[-1] == 6
+    with pytest.raises(interp.InputError, match="latent attention"):
+        composition_scores(model)
+
+
+@pytest.mark.fault("B53")
+def test_heads_that_are_even_within_their_block_score_chance_and_are_local_by_architecture():
+    inner = tiny("llama4", attention_chunk_size=3)
+    with torch.no_grad():
+        inner.model.layers[0].self_attn.q_proj.weight.zero_()
+    model = interp.load_model(inner)
+    assert model.windows == (Blocks(3), None)
+    assert isinstance(model.windows[0], Blocks)
+    found = interp.attention_patterns(model, [1, *range(5, 40), *range(5, 30)])
+    verdicts = interp.classify_heads(found)
+    for verdict in verdicts[:4]:
+        assert (verdict.label, verdict.window) == (FORCED_WINDOW, 3)
+        assert verdict.scores == pytest.approx(verdict.chance, abs=1e-5)
+    assert {verdict.window for verdict in verdicts[4:]} == {None}
+    assert verdicts[0].chance["current_token"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3, abs=0.01)
+    scan = interp.scan_heads(model, rows=2, quick=True).frame[:4]
+    assert set(scan["label"]) == {FORCED_WINDOW}
+    for kind in ("previous_token", "current_token", "local_window"):
+        assert list(scan[kind]) == pytest.approx(list(scan[f"{kind}_chance"]), abs=1e-5)
+    with pytest.raises(interp.InputError, match="keep to the layer's window"):
+        interp.classify_heads(found, windows=[Blocks(2), None])

@@ -1,0 +1,342 @@
+"""The default format of weights rounded to a few bits: read right, or refused in one line."""
+
+import contextlib
+import os
+import pickle
+import random
+import re
+import struct
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from tiny_models import tiny
+
+import interp
+from interp.models import fetch
+from interp.models.gguf_header import ARCHITECTURES, check_gguf
+
+IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7, 9, 5, 6]])
+
+
+def interleaved(weight: torch.Tensor, n_heads: int) -> torch.Tensor:
+    """The two halves of each head's rows, taken in turns: how Llama's rotary rows are stored."""
+    halves = weight.reshape(n_heads, 2, -1, *weight.shape[1:])
+    return halves.transpose(1, 2).reshape(weight.shape)
+
+
+def stored(architecture: str, name: str, weight: torch.Tensor, config) -> torch.Tensor:
+    """A weight as the format has it."""
+    if architecture == "llama" and "attn_q.weight" in name:
+        return interleaved(weight, config.num_attention_heads)
+    if architecture == "llama" and "attn_k.weight" in name:
+        return interleaved(weight, config.num_key_value_heads)
+    transposed = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
+    if architecture == "gpt2" and name.endswith(transposed):
+        return weight.T
+    return weight
+
+
+def write(path: Path, model, *, kind: Kind = Kind.F32, called: str = "", **settings) -> Path:
+    """A tiny model as a GGUF file, with a tokenizer of single words; `settings` are added."""
+    config, family = model.config, model.config.model_type
+    writer = gguf.GGUFWriter(path, called or family)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_head_count(config.num_attention_heads)
+    if family != "gpt2":
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    for name, value in settings.items():
+        writer.add_string(name.replace("__", "."), value)
+    writer.add_tokenizer_model("gpt2")
+    words = [f"w{i}" for i in range(6, config.vocab_size)]
+    writer.add_token_list(["<unk>", "<s>", "</s>", "x", "y", "xy", *words])
+    writer.add_token_merges(["x y"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, family.upper()), 2)
+    for name, weight in model.state_dict().items():
+        told = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if told == "output.weight" and config.tie_word_embeddings:
+            continue
+        data = stored(family, told, weight, config).contiguous().numpy()
+        if kind != Kind.F32 and data.ndim == 2:
+            writer.add_tensor(told, gguf.quantize(data, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(told, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+# What the format does not tell is as transformers has it by default.
+UNTOLD = {"gpt2": {"n_positions": 1024}, "qwen3": {"head_dim": 128}}
+
+
+@pytest.mark.fault("B85")
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_a_family_in_this_format_attends_as_it_does_in_safetensors(tmp_path, family):
+    model = tiny(family, **UNTOLD.get(family, {}))
+    path = write(tmp_path / "model.gguf", model)
+    ours = interp.attention_patterns(path, IDS)
+    assert torch.allclose(ours, interp.attention_patterns(model, IDS), atol=1e-5)
+
+
+@pytest.mark.fault("B112")
+def test_rotary_settings_of_the_file_are_those_of_the_model(tmp_path):
+    rope = {"rope_type": "default", "rope_theta": 5e6}
+    model = tiny("llama", rope_parameters=rope)
+    ids = torch.arange(3, 63)[None]
+    ours = interp.attention_patterns(write(tmp_path / "model.gguf", model), ids)
+    assert torch.allclose(ours, interp.attention_patterns(model, ids), atol=1e-5)
+    usual = interp.attention_patterns(tiny("llama"), ids)
+    assert not torch.allclose(ours, usual, atol=0.1)
+
+
+@pytest.mark.fault("B85")
+def test_rounded_weights_attend_as_their_rounded_numbers_do(tmp_path):
+    model = tiny("llama")
+    path = write(tmp_path / "model.gguf", model, kind=Kind.Q8_0)
+    rounded = tiny("llama")
+    with torch.no_grad():
+        for name, weight in rounded.named_parameters():
+            told = name.replace("self_attn.", "attn_").replace("_proj", "")
+            if weight.dim() < 2:
+                continue
+            heads = 4 if "attn_q" in told else 2
+            turned = "attn_q" in told or "attn_k" in told
+            data = interleaved(weight, heads) if turned else weight
+            data = gguf.dequantize(gguf.quantize(data.numpy(), Kind.Q8_0), Kind.Q8_0)
+            halves = torch.from_numpy(data).reshape(heads, -1, 2, weight.shape[1])
+            back = halves.transpose(1, 2).reshape(weight.shape) if turned else torch.tensor(data)
+            weight.copy_(back)
+    ours, expected = (interp.attention_patterns(m, IDS) for m in (path, rounded))
+    assert torch.allclose(ours, expected, atol=1e-5)
+    assert not torch.equal(ours, interp.attention_patterns(model, IDS))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """The bytes of a small file that loads, and where the numbers in it begin."""
+    path = write(
+        tmp_path_factory.mktemp("sound") / "model.gguf",
+        tiny("llama", vocab_size=8, num_hidden_layers=1),
+    )
+    return path.read_bytes(), gguf.GGUFReader(path).data_offset
+
+
+def refused(path: Path) -> str:
+    """The one line that a file is refused with."""
+    with pytest.raises(interp.InputError) as caught:
+        check_gguf(path)
+    told = str(caught.value)
+    assert str(path) in told
+    assert "\n" not in told
+    assert len(told) < 500
+    return told
+
+
+def test_a_file_that_is_cut_anywhere_is_refused(tmp_path, sound):
+    content, data = sound
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(content)
+    assert check_gguf(path) > 0
+    last = len(content) - 1
+    for end in [last, *range(last, data, -997), *range(data, -1, -1)]:
+        os.truncate(path, end)
+        refused(path)
+    path.write_bytes(content[:-1])
+    with pytest.raises(interp.InputError, match=r"cut.gguf could not be loaded: .* cut or damaged"):
+        interp.load_model(path)
+
+
+def test_a_flipped_bit_in_a_header_is_refused_or_leaves_a_model(tmp_path, sound):
+    content, data = sound
+    chance = random.Random(0)
+    path = tmp_path / "flipped.gguf"
+    for turn in range(400):
+        damaged = bytearray(content)
+        damaged[chance.randrange(data)] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        with contextlib.suppress(interp.InputError):
+            check_gguf(path)
+            if turn % 16 == 0:
+                interp.load_model(path)
+
+
+@pytest.mark.fault("B86")
+def test_a_header_that_counts_one_tensor_less_is_refused(tmp_path, sound):
+    content, _ = sound
+    path = tmp_path / "fewer.gguf"
+    path.write_bytes(content[:8] + bytes([content[8] - 1]) + content[9:])
+    assert "its tensors must fill it" in refused(path)
+
+
+@pytest.mark.parametrize("setting", ["head_count", "head_count_kv"])
+def test_a_model_of_no_heads_is_refused_by_name(tmp_path, sound, setting):
+    content, name = sound[0], f"llama.attention.{setting}".encode()
+    at = content.index(struct.pack("<Q", len(name)) + name) + 8 + len(name) + 4
+    path = tmp_path / "headless.gguf"
+    path.write_bytes(content[:at] + bytes(4) + content[at + 4 :])
+    assert f"attention.{setting} must be a whole number from 1 up, got 0" in refused(path)
+
+
+def test_bytes_that_no_tensor_has_are_refused(tmp_path, sound):
+    content, _ = sound
+    path = tmp_path / "longer.gguf"
+    path.write_bytes(content + bytes(32))
+    assert "got 32 bytes after the last of them" in refused(path)
+
+
+@pytest.mark.fault("B86")
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_file_of_more_numbers_than_its_settings_use_is_refused(tmp_path, tied):
+    path = write(tmp_path / "model.gguf", tiny("llama", tie_word_embeddings=tied))
+    content, name = path.read_bytes(), b"llama.block_count"
+    at = content.index(name) + len(name) + 4
+    assert content[at : at + 4] == struct.pack("<I", 2)
+    path.write_bytes(content[:at] + struct.pack("<I", 1) + content[at + 4 :])
+    with pytest.raises(interp.InputError, match=r"must use all \d+ numbers of its file, got sett"):
+        interp.load_model(path)
+
+
+@pytest.mark.fault("B85", "B112")
+@pytest.mark.parametrize(
+    ("called", "settings", "message"),
+    [
+        ("mamba", {}, r"order of weights .* is known .*, got 'mamba'"),
+        ("deci", {}, r"order of weights .* is known .*, got 'deci'"),
+        ("../../x\x00", {}, r"got '../../x\\x00'"),
+        (
+            "llama",
+            {"llama__rope.scaling.type": "yarn"},
+            r"not read here: 'llama.rope.scaling.type'",
+        ),
+        ("llama", {"llama__attention.sliding_window": "4"}, "not read here: 'llama.attention.slid"),
+        ("llama", {"llama__\x1b[31m": "4"}, r"not read here: 'llama\.\\x1b\[31m'"),
+    ],
+)
+def test_what_has_no_known_rule_is_refused_before_a_weight_is_read(
+    tmp_path, called, settings, message
+):
+    path = write(tmp_path / "model.gguf", tiny("llama"), called=called, **settings)
+    with pytest.raises(interp.InputError, match=message):
+        interp.load_model(path)
+
+
+def tensor(name: bytes, *, shape=(8,), kind=0, start=0) -> bytes:
+    axes = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+    return struct.pack("<Q", len(name)) + name + axes + struct.pack("<IQ", kind, start)
+
+
+def header(*tensors: bytes, n_tensors: int | None = None, n_values: int = 2) -> bytes:
+    count = len(tensors) if n_tensors is None else n_tensors
+    told = struct.pack("<4sIQQ", b"GGUF", 3, count, n_values)
+    for name, value in ((b"general.architecture", struct.pack("<IQ", 8, 5) + b"llama"),):
+        told += struct.pack("<Q", len(name)) + name + value
+    name = b"llama.block_count"
+    told += struct.pack("<Q", len(name)) + name + struct.pack("<II", 4, 1)
+    return told + b"".join(tensors) + bytes(256)
+
+
+@pytest.mark.fault("B86")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (header(tensor(b"a", kind=999)), "'a' is stored as 999, which cannot be read here"),
+        (header(tensor(b"a", kind=Kind.Q4_1.value + 1)), "'a' is stored as 4"),
+        (header(tensor(b"a", kind=Kind.Q8_K, shape=(256,))), "'a' is stored as Q8_K"),
+        (header(tensor(b"a", kind=Kind.Q2_K, shape=(255,))), "rows of a multiple of 256, got 255"),
+        (header(tensor(b"a", shape=(2**40,))), "must be at least 4398046511"),
+        (header(tensor(b"a", shape=(2**63, 2**63))), "cut or damaged"),
+        (header(tensor(b"a", start=2**63)), "cut or damaged"),
+        (header(tensor(b"a"), tensor(b"b", start=16)), "tensor 'b' overlaps another"),
+        (
+            header(tensor(b"a"), tensor(b"b", start=64)),
+            "'b' must begin where the one before it ends",
+        ),
+        (header(tensor(b"a", start=32)), "'a' must begin where the one before it ends"),
+        (header(tensor(b"a"), tensor(b"a", start=32)), "two tensors have the same name"),
+        (header(tensor(b"a" * 300, kind=999)), f"'{'a' * 80}' is stored"),
+        (header(tensor("\u202ea\n".encode(), kind=999)), r"'\\u202ea\\n' is stored"),
+        (header(tensor(b"\xff")), "no text at byte"),
+        (header(tensor(b"a", shape=(1,) * 5)), "1 to 4 axes, got 5"),
+        (header(tensor(b"rope_freqs.weight")), "rotary scaling, which is not read here"),
+        (header(tensor("rope_\u202e\n".encode())), r"not read here: 'rope_\\u202e\\n'"),
+        (header(tensor(b"a"), n_tensors=2**60), "damaged|axes"),
+        (header(tensor(b"a"), n_values=2**60), "damaged"),
+        (header(), "layers must be from 1 to the 0 tensors, got 1"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 1, 1, 2**63) + bytes(99), "must go on for 92233720368"),
+        (b"GGUF" + struct.pack("<I", 9) + bytes(99), "version must be 2 or 3, got 9"),
+        (pickle.dumps(list(range(99))), "must be a GGUF file, got"),
+    ],
+)
+def test_a_header_that_lies_is_refused_before_anything_is_taken(tmp_path, content, message):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    told = refused(path)
+    assert re.search(message, told), told
+    assert not re.search("[\x00-\x1f\u202e]", told)
+
+
+@pytest.mark.fault("B86")
+def test_a_model_that_would_not_fit_is_refused_before_its_weights_are_read(tmp_path, monkeypatch):
+    path = write(tmp_path / "model.gguf", tiny("llama"))
+    monkeypatch.setattr("interp.memory.available", lambda: 1000)
+    monkeypatch.setattr("gguf.dequantize", None)
+    with pytest.raises(interp.InputError, match=r"must fit in memory, got .* at hand"):
+        interp.load_model(path)
+
+
+@pytest.fixture
+def converted(tmp_path, monkeypatch):
+    """A tiny model in the place of the default one, converted; and the folder that it is in."""
+    path = write(tmp_path / "model.gguf", tiny("llama"))
+    monkeypatch.setenv("INTERP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fetch, "default_gguf", lambda: path)
+    monkeypatch.setattr(fetch, "SHA256", fetch.sha256(path))
+    expected = interp.attention_patterns(interp.load_model(), IDS)
+    (folder,) = (tmp_path / "cache").iterdir()
+    return folder, expected
+
+
+@pytest.mark.fault("B80")
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_flipped_bit_in_the_converted_default_model_has_it_converted_again(
+    name, converted, caplog
+):
+    folder, expected = converted
+    path = folder / name
+    whole = path.read_bytes()
+    for at in (len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        caplog.clear()
+        assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
+        assert f"{folder} is not as it was written" in caplog.text
+        assert path.read_bytes() == whole
+
+
+def test_a_converted_default_model_without_its_sums_is_converted_again(converted):
+    folder, expected = converted
+    for name in ("crc32.json", "model.safetensors"):
+        (folder / name).unlink()
+        assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
+        assert (folder / name).exists()
+
+
+def test_a_converted_default_model_that_is_whole_is_taken_as_it_is(converted, caplog):
+    folder, expected = converted
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    caplog.clear()
+    assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert not caplog.records

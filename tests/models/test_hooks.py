@@ -1,0 +1,338 @@
+import copy
+import weakref
+
+import pytest
+import torch
+import transformers
+from tiny_models import CONFIGS, SIZES, SMALL, tiny, words_tokenizer
+
+import interp
+from interp.kinds.labels import FORCED_WINDOW
+from interp.models.hooks import run, run_with
+
+
+def own_attention(model, ids) -> torch.Tensor:
+    """The model's attention as transformers gives it: [layer, batch, head, query, key]."""
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return torch.stack(model(ids, output_attentions=True).attentions)
+
+
+@pytest.mark.fault("B32", "B33")
+@pytest.mark.parametrize("family", CONFIGS)
+def test_hooks_give_what_the_model_itself_gives(family, caplog):
+    ids = torch.randint(3, 200, (2, 24), generator=torch.Generator().manual_seed(0))
+    patterns = interp.attention_patterns(tiny(family), ids)
+    assert patterns.shape == (2, 2, 4, 24, 24)
+    # The same float32 sums in another order.
+    assert torch.allclose(patterns, own_attention(tiny(family), ids), atol=5e-6)
+    assert not caplog.text
+    # A weak oracle otherwise: near-uniform attention looks alike whatever is wrong.
+    assert patterns[..., -1, :].amax() > 0.25
+
+
+def test_patterns_carry_what_was_run():
+    model = interp.load_model(tiny("gpt2"), words_tokenizer())
+    patterns = interp.attention_patterns(model, ["w5 w6 w7", "w8"])
+    assert patterns.tokens.tolist() == [[1, 5, 6, 7], [1, 8, -1, -1]]
+    assert patterns.texts == [["<s>", "w5", "w6", "w7"], ["<s>", "w8"]]
+    assert patterns.layers == (0, 1)
+    assert patterns.dtype == torch.float32
+    assert type(patterns + 1) is torch.Tensor
+    labels = interp.classify_heads(patterns)
+    assert [label.head for label in labels] == [
+        (layer, head) for layer in (0, 1) for head in range(4)
+    ]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_batch_gives_what_each_prompt_gives_alone(family):
+    model = interp.load_model(tiny(family))
+    short, long = [1, 5, 6], [1, 9, 8, 7, 6, 5, 4]
+    both = interp.attention_patterns(model, [short, long])
+    alone = interp.attention_patterns(model, short)
+    # The same sums over rows of other lengths.
+    assert torch.allclose(both[:, 0, :, :3, :3], alone[:, 0], atol=1e-6)
+    assert torch.equal(both[:, 0, :, 3:], torch.zeros(2, 4, 4, 7))
+    assert torch.allclose(both[:, 1], interp.attention_patterns(model, long)[:, 0], atol=1e-6)
+
+
+def test_chosen_layers_come_in_the_order_asked_for():
+    model, ids = interp.load_model(tiny("gpt2")), [1, 5, 6, 7]
+    every = interp.attention_patterns(model, ids)
+    chosen = interp.attention_patterns(model, ids, layers=[1, 0])
+    assert chosen.layers == (1, 0)
+    assert torch.equal(chosen, every.flip(0))
+
+
+@pytest.mark.fault("B34")
+def test_a_layer_that_is_not_there_is_refused():
+    with pytest.raises(interp.InputError, match="layers must be from 0 to 1, got 99"):
+        interp.attention_patterns(tiny("gpt2"), [1, 5], layers=[99])
+
+
+@pytest.mark.fault("B15")
+def test_dropout_is_off_while_looking_and_on_again_afterwards():
+    model = interp.load_model(tiny("gpt2", attn_pdrop=0.5))
+    model.bridge.train()
+    first, second = (interp.attention_patterns(model, [1, 5, 6, 7]) for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.allclose(first.sum(-1), torch.ones(()), atol=1e-6)  # float32 sums of 4
+    assert all(module.training for module in model.bridge.modules())
+
+
+@pytest.mark.fault("B25")
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_failing_visit_leaves_no_hook_and_no_changed_setting(error):
+    model = interp.load_model(tiny("llama"))
+    run(model, torch.tensor([[1, 5, 6]]), lambda layer, pattern: None)  # The bridge wires itself.
+    model.bridge.train()
+    model.inner.set_attn_implementation("sdpa")
+
+    def hooks() -> int:
+        return sum(
+            len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.bridge.modules()
+        )
+
+    def fail(layer, pattern):
+        assert model.inner.config._attn_implementation == "eager"
+        raise error
+
+    before = hooks()
+    with pytest.raises(error):
+        run(model, torch.tensor([[1, 5, 6]]), fail)
+    assert hooks() == before
+    assert model.bridge.training
+    assert model.inner.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.fault("B16")
+def test_no_more_than_one_layers_pattern_exists_at_a_time():
+    alive = []
+
+    def visit(layer, pattern):
+        assert not any(earlier() is not None for earlier in alive)
+        alive.append(weakref.ref(pattern))
+
+    run(interp.load_model(tiny("gpt2", n_layer=2)), torch.tensor([[1, 5, 6]]), visit)
+    assert len(alive) == 2
+
+
+def test_attention_that_is_not_finite_is_reported_with_its_layer():
+    model = tiny("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.weight.fill_(float("nan"))
+    with pytest.raises(
+        interp.InputError, match="in layer 1, head 0, query 0, in float32: weights or"
+    ):
+        interp.attention_patterns(model, [1, 5, 6])
+
+
+@pytest.mark.fault("B73")
+def test_the_callers_random_state_and_tensors_are_left_alone():
+    model, ids = interp.load_model(tiny("gpt2")), torch.tensor([[1, 5, 6]])
+    state, kept = torch.random.get_rng_state(), ids.clone()
+    interp.attention_patterns(model, ids)
+    interp.scan_heads(model, rows=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(ids, kept)
+
+
+UNREADABLE = {
+    "OPTForCausalLM": lambda: transformers.OPTConfig(
+        **SIZES, **SMALL, ffn_dim=64, word_embed_proj_dim=32, do_layer_norm_before=False
+    ),
+    "CodeGenForCausalLM": lambda: transformers.CodeGenConfig(
+        vocab_size=200, n_positions=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=4
+    ),
+}
+
+
+@pytest.mark.parametrize("architecture", UNREADABLE)
+def test_a_model_that_the_bridge_cannot_run_is_refused_by_name_with_the_reason(architecture):
+    model = interp.load_model(
+        transformers.AutoModelForCausalLM.from_config(UNREADABLE[architecture]())
+    )
+    told = {"OPTForCausalLM": "RuntimeError: .+", "CodeGenForCausalLM": "the wrapper .* not fit .+"}
+    message = rf"^model must run under .*, got {architecture}, a \w+: {told[architecture]}$"
+    for ask in (
+        lambda: interp.attention_patterns(model, [1, 5, 6]),
+        lambda: interp.scan_heads(model, rows=1, method="hooks"),
+        lambda: interp.scan_heads(model, rows=1, definitions=["stripe"]),
+    ):
+        with pytest.raises(interp.InputError, match=message):
+            ask()
+    assert interp.scan_heads(model, rows=1).made_by["method"] == "stream"
+
+
+@pytest.mark.fault("B55")
+def test_patterns_know_that_rows_of_learned_sinks_sum_to_less_than_one():
+    patterns = interp.attention_patterns(tiny("gptoss"), [1, 5, 6, 7, 8, 5, 6, 7, 8])
+    assert patterns.learned_sinks
+    assert copy.deepcopy(patterns).learned_sinks
+    assert patterns.sum(-1).min() < 0.9
+    assert len(interp.classify_heads(patterns)) == 8
+    with pytest.raises(interp.InputError, match=r"sum to 1, got .*learned_sinks=True"):
+        interp.classify_heads(patterns, learned_sinks=False)
+    plain = torch.as_tensor(patterns.numpy())
+    with pytest.raises(interp.InputError, match=r"sum to 1, got .*learned_sinks=True"):
+        interp.classify_heads(plain, patterns.tokens)
+    labels = interp.classify_heads(
+        plain, patterns.tokens, learned_sinks=True, windows=patterns.windows
+    )
+    assert labels == interp.classify_heads(patterns)
+    with pytest.raises(interp.InputError, match="must sum to at most 1, got"):
+        interp.classify_heads(
+            plain * 1.5 / plain.sum(-1, keepdim=True),
+            [1, 5, 6, 7, 8, 5, 6, 7, 8],
+            learned_sinks=True,
+        )
+    assert not interp.attention_patterns(tiny("gpt2"), [1, 5]).learned_sinks
+
+
+def even_with_windows(**settings) -> interp.Model:
+    """A Mistral whose heads spread themselves evenly over what the window shows them."""
+    inner = tiny("mistral", **settings)
+    with torch.no_grad():
+        for layer in inner.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    return interp.load_model(inner)
+
+
+@pytest.mark.fault("B53")
+def test_patterns_know_the_windows_of_their_layers_and_labels_take_them():
+    ids = [1, *range(5, 40), *range(5, 30)]
+    patterns = interp.attention_patterns(even_with_windows(sliding_window=4), ids)
+    assert patterns.windows == (4, 4)
+    verdicts = interp.classify_heads(patterns)
+    assert {verdict.label for verdict in verdicts} == {FORCED_WINDOW}
+    for verdict in verdicts:
+        assert verdict.scores["current_token"] == pytest.approx(
+            verdict.chance["current_token"], abs=1e-5
+        )
+    plain = torch.as_tensor(patterns.numpy())
+    assert verdicts == interp.classify_heads(plain, patterns.tokens, windows=[4, 4])
+    again = interp.read_patterns(copy.deepcopy(patterns))
+    assert again.windows == (4, 4)
+    assert verdicts == interp.classify_heads(again)
+    told = interp.classify_heads(patterns, windows=[None, None])
+    assert told == interp.classify_heads(plain, patterns.tokens)
+    assert {verdict.window for verdict in told} == {None}
+
+
+def test_each_chosen_layer_keeps_its_own_window():
+    chosen = interp.attention_patterns(tiny("gemma3"), list(range(3, 20)), layers=[1, 0])
+    assert chosen.windows == (None, 4)
+    assert [v.window for v in interp.classify_heads(chosen)] == [None] * 4 + [4] * 4
+
+
+@pytest.mark.fault("B38")
+def test_a_mask_that_real_scores_fall_below_is_refused_for_the_future_it_shows():
+    own = tiny("llama")
+    with torch.no_grad():
+        for layer in own.model.layers:
+            layer.self_attn.q_proj.weight *= 1e6
+    model = interp.load_model(own)
+    interp.attention_patterns(model, [1, 5, 6, 7])
+
+    def to_a_constant(module, given, named):
+        return given, named | {"attention_mask": named["attention_mask"].clamp(min=-1e4)}
+
+    for block in model.bridge.blocks:
+        block.attn.register_forward_pre_hook(to_a_constant, with_kwargs=True)
+    with pytest.raises(interp.InputError, match=r"model must be causal, got .* looks ahead"):
+        interp.attention_patterns(model, [1, 5, 6, 7])
+
+
+def test_one_token_has_a_pattern_of_one():
+    patterns = interp.attention_patterns(tiny("gpt2"), [5])
+    assert torch.equal(patterns, torch.ones(2, 1, 4, 1, 1))
+    assert {label.label for label in interp.classify_heads(patterns)} == {"not enough tokens"}
+
+
+def test_a_deep_copy_of_patterns_carries_what_was_run():
+    patterns = interp.attention_patterns(tiny("gpt2"), [1, 5, 6])
+    twin = copy.deepcopy(patterns)
+    assert torch.equal(twin, patterns)
+    assert torch.equal(twin.tokens, patterns.tokens)
+    assert (twin.layers, twin.texts) == (patterns.layers, patterns.texts)
+
+
+def test_what_passes_comes_in_the_order_of_the_names_and_a_hook_that_is_not_there_is_refused():
+    model = interp.load_model(tiny("gpt2"))
+    names = ["blocks.1.attn.hook_pattern", "blocks.0.hook_resid_pre"]
+    assert list(run_with(model, torch.tensor([[5, 6]]), names)) == names
+    with pytest.raises(interp.InputError, match=r"model must have blocks\.2\.attn\.hook_z, got"):
+        run_with(model, torch.tensor([[5, 6]]), ["blocks.2.attn.hook_z"])
+
+
+def test_no_layers_are_refused():
+    with pytest.raises(interp.InputError, match="layers must name at least one layer"):
+        interp.attention_patterns(tiny("gpt2"), [1, 5], layers=[])
+
+
+@pytest.mark.fault("B74")
+def test_a_cache_that_is_on_makes_no_pattern_longer():
+    model = interp.load_model(tiny("llama", use_cache=True))
+    cached, kept = transformers.DynamicCache(), []
+    model.inner.register_forward_hook(lambda _, given, output: kept.append(output.past_key_values))
+    model.inner.config.past_key_values = cached  # Where some keep what they ran before.
+    ids = [1, 5, 6, 7]
+    first, second = (interp.attention_patterns(model, ids) for _ in range(2))
+    assert first.shape == (2, 1, 4, 4, 4)
+    assert torch.equal(first, second)
+    assert torch.equal(first, interp.attention_patterns(tiny("llama", use_cache=False), ids))
+    scores = [interp.scan_heads(model, rows=1, quick=True).frame for _ in range(2)]
+    assert scores[0].equals(scores[1])
+    assert cached.get_seq_length() == 0
+    assert kept
+    assert set(kept) == {None}
+    assert model.inner.config.use_cache
+
+
+@pytest.mark.fault("B20")
+@pytest.mark.parametrize("rows", [1, 3])
+def test_prompts_of_one_token_keep_their_axis_of_the_batch(rows):
+    patterns = interp.attention_patterns(tiny("gpt2"), [[5]] * rows)
+    assert torch.equal(patterns, torch.ones(2, rows, 4, 1, 1))
+    assert len(patterns.texts) == rows
+
+
+@pytest.mark.fault("B26")
+def test_inputs_of_another_kind_come_back_unchanged_and_patterns_on_the_cpu():
+    ids = torch.tensor([[1, 5, 6]], dtype=torch.int32)
+    patterns = interp.attention_patterns(tiny("gpt2"), ids)
+    assert patterns.device == patterns.tokens.device == torch.device("cpu")
+    assert (ids.dtype, ids.tolist()) == (torch.int32, [[1, 5, 6]])
+
+
+def test_a_model_that_runs_otherwise_under_hooks_is_warned_of_once(caplog):
+    model = interp.load_model(tiny("llama"))
+    with torch.no_grad():  # The view has weights of its own from here on.
+        block = model.bridge.original_model.model.layers[1]
+        block.mlp.down_proj.weight = torch.nn.Parameter(block.mlp.down_proj.weight * 3)
+    for _ in range(2):
+        interp.attention_patterns(model, [[1, 5, 6]])
+    assert caplog.text.count("comes out otherwise under TransformerLens' hooks") == 1
+
+
+@pytest.mark.fault("B33")
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [("gpt2", {"scale_attn_weights": False}), ("gemma3", {"attn_logit_softcapping": 2.0})],
+)
+def test_patterns_that_are_not_the_models_own_are_told_of_however_near_its_logits(
+    family, setting, caplog
+):
+    config = CONFIGS[family]()
+    for name, value in setting.items():
+        setattr(config, name, value)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        own = transformers.AutoModelForCausalLM.from_config(config)  # Small scores, as made.
+    patterns = interp.attention_patterns(own, torch.arange(10, 18))
+    own.eval().set_attn_implementation("eager")
+    with torch.no_grad():
+        told = own(torch.arange(10, 18)[None], output_attentions=True).attentions
+    assert 1e-4 < (patterns - torch.stack(told)).abs().max() < 0.05
+    assert "under TransformerLens' hooks: its attention by up to 0.0" in caplog.text

@@ -1,0 +1,177 @@
+"""A loaded model in whatever it comes: compiled, spread, adapted, or with its weights elsewhere."""
+
+import copy
+
+import accelerate
+import pytest
+import torch
+import transformers
+from tiny_models import tiny
+
+import interp
+
+# What torch.compile and PEFT say of themselves and of each other is not ours.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7]])
+
+
+class Adapted(torch.nn.Module):
+    """A layer with a change of rank 1 added beside it, as PEFT's LoRA has it."""
+
+    def __init__(self, base_layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.base_layer, self.merged, self.disable_adapters = base_layer, False, False
+        rows, columns = base_layer.weight.shape
+        self.change = torch.outer(torch.linspace(-1, 1, rows), torch.linspace(-2, 2, columns))
+
+    def get_base_layer(self) -> torch.nn.Linear:
+        return self.base_layer
+
+    def merge(self) -> None:
+        if not self.merged:
+            self.base_layer.weight.data += self.change
+            self.merged = True
+
+    def unmerge(self) -> None:
+        if self.merged:
+            self.base_layer.weight.data -= self.change
+            self.merged = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        added = 0 if self.merged else x @ self.change.T
+        return self.base_layer(x) + added
+
+
+def adapted() -> transformers.PreTrainedModel:
+    model = tiny("llama")
+    for layer in model.model.layers:
+        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
+    return model
+
+
+def own_patterns(model) -> torch.Tensor:
+    model = copy.deepcopy(model)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return torch.stack(model(IDS, output_attentions=True).attentions)
+
+
+@pytest.mark.fault("B104")
+@pytest.mark.parametrize("wrap", [torch.compile, torch.nn.DataParallel])
+def test_a_wrapper_that_changes_nothing_is_taken_off(wrap):
+    model = tiny("llama")
+    wrapped = interp.attention_patterns(wrap(model), IDS)
+    assert torch.equal(wrapped, interp.attention_patterns(model, IDS))
+
+
+@pytest.mark.fault("B104")
+def test_a_compiled_part_of_a_model_is_looked_into_all_the_same():
+    model = tiny("llama")
+    expected = interp.attention_patterns(model, IDS)
+    attention = model.model.layers[0].self_attn
+    model.model.layers[0].self_attn = torch.compile(attention, backend="eager")
+    assert torch.allclose(interp.attention_patterns(model, IDS), expected, atol=1e-5)
+
+
+@pytest.mark.fault("B104")
+@pytest.mark.parametrize("merged", [False, True])
+def test_an_adapter_is_part_of_the_weights_and_the_model_stays_as_it_was(merged):
+    model = adapted()
+    for layer in model.model.layers if merged else ():
+        layer.self_attn.q_proj.merge()
+    before = copy.deepcopy(model.state_dict())
+    opened = interp.load_model(model)
+    assert torch.allclose(interp.attention_patterns(opened, IDS), own_patterns(model), atol=1e-5)
+    bare = interp.attention_patterns(tiny("llama"), IDS)
+    assert not torch.allclose(interp.attention_patterns(opened, IDS), bare, atol=0.1)
+    weight = opened.plain.model.layers[0].self_attn.q_proj.weight
+    layer = adapted().model.layers[0].self_attn.q_proj
+    assert torch.allclose(weight, layer.base_layer.weight + layer.change)
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_an_adapter_that_is_switched_off_is_left_out():
+    model = adapted()
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.disable_adapters = True
+    ours = interp.attention_patterns(model, IDS)
+    assert torch.equal(ours, interp.attention_patterns(tiny("llama"), IDS))
+
+
+@pytest.mark.fault("B104")
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_model_of_peft_attends_as_it_does_by_itself(merged):
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)
+    model = peft.get_peft_model(tiny("llama"), config).eval()
+    expected = own_patterns(model.get_base_model())
+    if merged:
+        model.merge_adapter()
+    assert torch.allclose(interp.attention_patterns(model, IDS), expected, atol=1e-5)
+
+
+def test_an_adapter_that_is_no_change_of_weights_is_refused_in_one_line():
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    with pytest.raises(interp.InputError, match="must be a transformers model itself"):
+        interp.load_model(peft.get_peft_model(tiny("llama"), config))
+
+
+@pytest.mark.fault("B108")
+def test_a_model_without_its_weights_is_refused_with_what_to_do():
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(tiny("llama").config)
+    with pytest.raises(interp.InputError, match=r"weights in memory, got .* on the meta device"):
+        interp.load_model(model)
+
+
+@pytest.mark.fault("B108")
+def test_a_layer_that_is_fetched_when_it_runs_attends_as_ever(tmp_path):
+    model = tiny("llama")
+    expected = interp.attention_patterns(model, IDS)
+    parts = ("model.embed_tokens", "model.layers.0", "model.norm", "lm_head", "model.rotary_emb")
+    places = {**dict.fromkeys(parts, "cpu"), "model.layers.1": "disk"}
+    accelerate.dispatch_model(
+        model, places, main_device="cpu", offload_dir=tmp_path, force_hooks=True
+    )
+    assert any(weight.is_meta for weight in model.parameters())
+    assert torch.equal(interp.attention_patterns(model, IDS), expected)
+    with pytest.raises(interp.InputError, match="weights must be in memory"):
+        interp.composition_scores(model)
+
+
+@pytest.mark.fault("B108")
+def test_a_model_that_is_fetched_whole_attends_as_ever():
+    model = tiny("llama")
+    expected = interp.attention_patterns(model, IDS)
+    accelerate.cpu_offload(model)
+    assert torch.equal(interp.attention_patterns(model, IDS), expected)
+
+
+class Packed(torch.nn.Module):
+    """A projection whose weights are two to a byte and no matrix, as rounding to 4 bits has it."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.bias = *layer.weight.shape[::-1], None
+        flat = torch.zeros(layer.weight.numel() // 2, 1, dtype=torch.uint8)
+        self.weight = torch.nn.Parameter(flat, requires_grad=False)
+        self.unpacked = layer.weight.detach()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.unpacked)
+
+
+@pytest.mark.fault("B87")
+def test_packed_weights_attend_as_ever_and_are_no_matrices():
+    model = tiny("llama")
+    expected = interp.attention_patterns(model, IDS)
+    for layer in model.model.layers:
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            setattr(layer.self_attn, name, Packed(getattr(layer.self_attn, name)))
+    assert torch.equal(interp.attention_patterns(model, IDS), expected)
+    with pytest.raises(interp.InputError, match="packed as uint8"):
+        interp.composition_scores(model)

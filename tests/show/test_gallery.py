@@ -1,0 +1,792 @@
+import base64
+import html
+import inspect
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import zlib
+from dataclasses import asdict
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from paged import (
+    BREAKOUTS,
+    TOKENS,
+    hostile,
+    looking_across,
+    looking_ahead,
+    pattern,
+    patterns_of,
+    plain,
+    scan_of,
+)
+from PIL import Image
+from test_two_directional import CLS, SEP, bert_tokenizer, encoder
+from tiny_models import tiny, words_tokenizer
+
+import interp
+from interp.errors import InputError
+from interp.heads import Head
+from interp.kinds.looks import marked_of_head
+from interp.kinds.probes import passages
+from interp.kinds.scores import Thresholds
+from interp.patterns.classify import classify_heads
+from interp.scan.table import HeadScan
+from interp.show.pages import gallery as pages
+from interp.show.pages import prompts
+from interp.show.pages.gallery import estimate, gallery, gallery_of_model
+from interp.show.pages.packing import as_steps, packed, thumbnail, unpacked
+from interp.show.pages.prompts import LONGEST, special_of
+from interp.text import distinct, visible
+
+CLOSE = 0.002
+"""What the page promises."""
+
+
+class Parsed(HTMLParser):
+    """The elements of a page, and what stands in its scripts, by id."""
+
+    def __init__(self, document):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.scripts, self._inside = [], {}, None
+        self.feed(document)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._inside = dict(attrs).get("id", "") if tag == "script" else None
+
+    def handle_endtag(self, tag):
+        self._inside = None
+
+    def handle_data(self, data):
+        if self._inside is not None:
+            self.scripts[self._inside] = self.scripts.get(self._inside, "") + data
+
+    def count(self, tag):
+        return sum(name == tag for name, _ in self.elements)
+
+    @property
+    def data(self):
+        return json.loads(self.scripts["data"])
+
+
+def weights(document, prompt, head):
+    return unpacked(Parsed(document).scripts[f"w{prompt}-{head}"])
+
+
+def test_the_page_holds_every_weight_of_every_head_within_its_promise():
+    made, patterns = plain()
+    page = Parsed(made.to_html())
+    for layer in range(3):
+        for head in range(3):
+            kept = unpacked(page.scripts[f"w0-L{layer}H{head}"])
+            assert (kept - patterns[layer, 0, head]).abs().max() < CLOSE
+    assert len(page.data["heads"]) == 9
+
+
+def test_packing_keeps_any_weight_to_half_a_step():
+    generator = torch.Generator().manual_seed(0)
+    pattern = torch.rand(3, 40, 40, generator=generator).tril()
+    for one, steps in zip(pattern, as_steps(pattern, where="here"), strict=True):
+        assert (unpacked(packed(steps)) - one).abs().max() <= 0.5 / 255 + 1e-6
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (4, 9), (9, 4), (1, 5), (5, 1)])
+def test_what_looks_both_ways_or_at_another_text_is_packed_whole(shape):
+    pattern = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    steps = as_steps(pattern, where="here", causal=False)
+    for one, own in zip(pattern, steps, strict=True):
+        kept = unpacked(packed(own, causal=False), keys=shape[1])
+        assert (kept - one).abs().max() <= 0.5 / 255 + 1e-6
+    assert thumbnail(steps, most=3).shape[1:] == tuple(-(-n // -(-max(shape) // 3)) for n in shape)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, torch.nan, torch.inf])
+def test_what_is_no_weight_is_not_packed(wrong):
+    with pytest.raises(InputError, match=r"patterns must be .* got .* in layer 3"):
+        as_steps(torch.tensor([[[1.0, 0.0], [wrong, 0.5]]]), where="layer 3")
+
+
+def test_no_head_that_looks_ahead_is_packed():
+    with pytest.raises(InputError, match="patterns must be causal: a query in layer 3 looks ahead"):
+        as_steps(torch.tensor([[[0.9, 0.1], [0.5, 0.5]]]), where="layer 3")
+
+
+def test_what_rounding_leaves_beyond_0_and_1_is_packed_as_these():
+    almost = torch.tensor([[[1.0005, 0.0], [-5e-7, 1.0]]])
+    assert as_steps(almost, where="here").tolist() == [[[255, 0], [0, 255]]]
+
+
+def test_a_thumbnail_pixel_is_the_largest_weight_of_its_block():
+    steps = torch.arange(25, dtype=torch.uint8).view(1, 5, 5)
+    assert thumbnail(steps, most=3).tolist() == [[[6, 8, 9], [16, 18, 19], [21, 23, 24]]]
+    assert torch.equal(thumbnail(steps, most=5), steps)
+
+
+def test_the_page_knows_labels_scores_and_targets():
+    made, patterns = plain()
+    data = Parsed(made.to_html()).data
+    scan = scan_of(patterns)
+    assert data["groups"] == list(scan.summary())
+    induction = next(label for label in data["labels"] if label["word"] == "induction")
+    assert induction["count"] == len(scan.heads("induction"))
+    head = next(head for head in data["heads"] if head["name"] == "L1H0")
+    assert head["label"] == "induction"
+    assert head["score"] == pytest.approx(
+        scan.frame.set_index("name").loc["L1H0", "induction"], abs=1e-4
+    )
+    targets = data["prompts"][0]["targets"]
+    assert targets["induction"][-1] == [13]  # Right after the first copy, at 12.
+    assert targets["previous_token"][5] == [4]
+    assert targets["induction"][3] == []
+
+
+def rests_twice():
+    """A head that rests on the first token and on another, 3, alike."""
+    pattern = torch.eye(25)[[0] * 3 + [3] * 22] + torch.eye(25)[[0] * 25]
+    return pattern / 2
+
+
+def test_a_sinks_other_columns_are_on_the_page_as_the_figures_outline_them():
+    made = gallery(classify_heads(rests_twice()[None], TOKENS), rests_twice()[None], TOKENS)
+    (prompt,) = Parsed(made.to_html()).data["prompts"]
+    assert prompt["sinks"] == {"L0H0": [0, 3]}
+    outlined = marked_of_head("sink", TOKENS, rests_twice(), asdict(Thresholds()), [])
+    for query, keys in enumerate(prompt["targets"]["sink"]):
+        wanted = {*keys, *(key for key in [0, 3] if key < query and keys)}
+        assert wanted == set(outlined[query].nonzero().flatten().tolist())
+    assert outlined[3:].sum() == 43  # Two for each query after 3, and one at 3.
+
+
+@pytest.mark.fault("B10")
+def test_repeated_tokens_stay_apart_and_in_order():
+    tokens = torch.tensor([5, 6, 7, 5, 6, 7])
+    patterns = patterns_of(tokens=tokens, texts=list("ABCABC"))
+    page = Parsed(gallery(scan_of(patterns_of()), patterns).to_html())
+    assert page.data["prompts"][0]["labels"] == list("ABCABC")
+    assert unpacked(page.scripts["w0-L0H0"]).shape == (6, 6)
+
+
+@pytest.mark.fault("B09")
+def test_blanks_and_control_characters_become_visible_and_different_tokens_differ():
+    made, texts = hostile()
+    labels = Parsed(made.to_html()).data["prompts"][0]["labels"]
+    assert len(set(labels)) == len(texts)
+    assert {"␣", "⏎", "⏎⏎", "⇥", "∅", "U+0000", "U+202E", "U+200B", "U+D800", "␣the"} <= set(labels)
+    assert visible("é") != visible("e\u0301")
+    assert distinct(["�", "�", "a"], [7, 9, 3]) == ["�#7", "�#9", "a"]
+
+
+@pytest.mark.fault("B08")
+def test_no_text_breaks_out_of_the_page():
+    (made, _), (harmless, _) = hostile(), plain()
+    page, other = Parsed(made.to_html()), Parsed(harmless.to_html())
+    assert page.count("script") == other.count("script")
+    assert page.count("img") == other.count("img")
+    assert page.count("b") == other.count("b")
+    assert {visible(text) for text in BREAKOUTS} <= set(page.data["prompts"][0]["labels"])
+    assert page.data["prompts"][0]["title"] == BREAKOUTS[2]
+    assert "window.X=1</script>" not in made.to_html()
+    assert html.escape(BREAKOUTS[0]) in made.to_html()
+
+
+@pytest.mark.fault("B12")
+def test_the_page_refers_to_nothing_outside_and_its_policy_lets_nothing_in():
+    document = hostile()[0].to_html()
+    assert "http://" not in document
+    assert "https://" not in document
+    page = Parsed(document)
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "action", "srcset", "data"):
+            assert attributes.get(name, "data:").startswith("data:"), (tag, attributes)
+        assert not any(name.startswith("on") for name in attributes)
+    policy = next(a["content"] for _, a in page.elements if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline' 'unsafe-eval" not in policy
+    assert "script-src 'unsafe-inline'" not in policy
+
+
+@pytest.mark.fault("B63")
+def test_the_file_is_utf8_without_nul_and_the_same_each_time(tmp_path):
+    made, _ = hostile()
+    path = made.save(tmp_path / "gallery.html")
+    content = path.read_bytes()
+    assert b"\x00" not in content
+    assert '<meta charset="utf-8">' in content.decode("utf-8")
+    assert hostile()[0].save(tmp_path / "again.html").read_bytes() == content
+    assert {p.name for p in tmp_path.iterdir()} == {"gallery.html", "again.html"}
+
+
+def test_scripts_off_leaves_a_picture_and_a_table_of_all_heads():
+    document = plain()[0].to_html()
+    without = document[document.index("<noscript>") : document.index("</noscript>")]
+    rows = Parsed(without)
+    assert rows.count("tr") == 10
+    picture = next(a["src"] for tag, a in rows.elements if tag == "img")
+    image = Image.open(io.BytesIO(base64.b64decode(picture.partition(",")[2])))
+    assert image.width > 300
+    assert image.height > 300
+
+
+def test_the_still_picture_shows_the_weights_and_is_the_same_each_time():
+    made, _ = plain()
+    image = Image.open(io.BytesIO(made._repr_png_()))
+    assert made._repr_png_() == plain()[0]._repr_png_()
+    colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    # Dark where a head puts all its attention, and grey where it cannot look.
+    assert (colours == [0xE3, 0xE6, 0xEA]).all(1).sum() > 9 * 100
+    assert (colours.sum(1) < 200).sum() > 100
+
+
+def test_in_a_notebook_the_page_lives_in_a_frame_of_its_own():
+    made, _ = hostile()
+    shown = Parsed(made._repr_html_())
+    assert [tag for tag, _ in shown.elements] == ["iframe"]
+    attributes = shown.elements[0][1]
+    assert attributes["sandbox"] == "allow-scripts"
+    assert attributes["srcdoc"] == made.to_html()
+    assert made._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.fault("B102")
+def test_nothing_touches_the_network(monkeypatch, tmp_path):
+    def refuse(*arguments, **options):
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    made, _ = plain()
+    made.save(tmp_path / "gallery.html")
+    made._repr_html_()
+
+
+@pytest.mark.fault("B28")
+def test_a_thread_can_draw_without_a_display(monkeypatch, tmp_path):
+    monkeypatch.setenv("DISPLAY", "nowhere:9")
+    made, _ = plain()
+    names = {"gallery": made, "head": made.head("L0H0")}
+
+    def save_all():
+        for name, page in names.items():
+            page.save(tmp_path / f"{name}.html")
+
+    for display in ("nowhere:9", None):
+        if display is None:
+            monkeypatch.delenv("DISPLAY")
+        thread = threading.Thread(target=save_all)
+        thread.start()
+        thread.join()
+        for name in names:
+            (tmp_path / f"{name}.html").unlink()
+
+
+@pytest.mark.fault("B68")
+def test_a_console_without_unicode_writes_the_same_file(tmp_path):
+    code = "from paged import hostile; import sys; hostile()[0].save(sys.argv[1])"
+    plainest = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    path = os.pathsep.join(["tests", *sys.path])
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "gallery.html"],
+        check=True,
+        env={**os.environ, **plainest, "PYTHONPATH": path},
+    )
+    assert (tmp_path / "gallery.html").read_text(encoding="utf-8") == hostile()[0].to_html()
+
+
+@pytest.mark.fault("B20")
+def test_each_row_of_a_batch_is_a_prompt_and_padding_is_cut():
+    one = pattern("previous_token", torch.arange(5))
+    three = torch.stack([pattern("random", torch.arange(5), seed=i) for i in range(3)])
+    padded = torch.zeros(5, 5)
+    padded[:3, :3] = pattern("random", torch.arange(3))
+    stack = torch.cat([three, padded[None]])[:, None]
+    tokens = torch.tensor([[1, 2, 3, 4, 5]] * 3 + [[1, 2, 3, -1, -1]])
+    made = gallery(classify_heads(one[None], torch.arange(5)), stack, tokens)
+    assert [len(prompt.ids) for prompt in made.prompts] == [5, 5, 5, 3]
+    for row in range(3):
+        assert (weights(made.to_html(), row, "L0H0") - three[row]).abs().max() < CLOSE
+    assert (weights(made.to_html(), 3, "L0H0") - padded[:3, :3]).abs().max() < CLOSE
+
+
+@pytest.mark.fault("B20")
+def test_a_batch_of_prompts_of_one_token_is_three_prompts():
+    ones, ids = torch.ones(3, 1, 1, 1), torch.tensor([[4], [5], [6]])
+    made = gallery(classify_heads(ones, ids), ones, ids)
+    assert [prompt.ids for prompt in made.prompts] == [[4], [5], [6]]
+    assert [weights(made.to_html(), row, "L0H0").tolist() for row in range(3)] == 3 * [[[1.0]]]
+
+
+def test_prompts_of_several_lengths_share_a_page():
+    long, short = patterns_of(), patterns_of(tokens=TOKENS[:7])
+    made = gallery(scan_of(long), [long, short], titles=["long", "short"])
+    assert [(p.title, len(p.ids)) for p in made.prompts] == [("long", 25), ("short", 7)]
+    assert (weights(made.to_html(), 1, "L0H0") - short[0, 0, 0]).abs().max() < CLOSE
+
+
+@pytest.mark.fault("B93")
+def test_a_prompt_of_one_token_is_shown():
+    patterns = patterns_of(tokens=torch.tensor([3]))
+    made = gallery(scan_of(patterns), patterns)
+    assert torch.equal(weights(made.to_html(), 0, "L2H2"), torch.ones(1, 1))
+    assert made.prompts[0].title.startswith("1 token:")
+    assert made._repr_png_()
+
+
+def test_only_the_heads_asked_for_are_shown_and_the_page_says_how_many_are_not():
+    patterns = patterns_of()
+    made = gallery(scan_of(patterns), patterns, heads=["L1H0", Head(0, 1)])
+    assert made.heads == [Head(0, 1), Head(1, 0)]
+    page = Parsed(made.to_html())
+    assert {head["name"] for head in page.data["heads"]} == {"L0H1", "L1H0"}
+    assert "7 of the scan's 9 heads are not on this page." in page.data["notes"]
+
+
+@pytest.mark.fault("B17")
+def test_beyond_the_limit_the_strongest_heads_of_each_label_stay_and_the_page_says_so():
+    length = 300
+    tokens = torch.cat([torch.zeros(1, dtype=torch.long), torch.arange(5, 304) % 150 + 5])[:length]
+    patterns = patterns_of([["random"] * 3 + ["previous_token"] * 2] * 3, tokens)
+    scan = scan_of(patterns)
+    whole = len(gallery(scan, patterns).to_html())
+    made = gallery(scan, patterns, limit=(whole - 1000) / 1e6)
+    assert len(made.to_html()) < whole - 1000
+    data = Parsed(made.to_html()).data
+    assert {head["label"] for head in data["heads"]} == set(scan.summary())
+    assert 2 <= len(data["heads"]) < 15
+    assert f"All 15 heads would take {whole / 1e6:.1f} million bytes" in data["notes"][0]
+    assert f"{len(data['heads'])} in all" in data["notes"][0]
+    assert "All 15 heads would take" in repr(made)
+    kept = [h["name"] for h in data["heads"] if h["label"] == "previous token"]
+    strongest = [str(head) for head in scan.heads("previous token")][: len(kept)]
+    assert sorted(kept) == sorted(strongest)
+    with pytest.raises(InputError, match="limit must leave room for one head of each label"):
+        gallery(scan, patterns, limit=0.5)
+
+
+def test_where_few_heads_have_room_they_are_the_strongest():
+    strengths = torch.tensor([0.6, 0.9, 0.5, 0.8, 0.7, 0.55]).view(-1, 1, 1)
+    tokens = torch.arange(200)
+    noise = torch.stack([pattern("random", tokens, seed) for seed in range(6)])
+    stack = strengths * torch.eye(200)[(tokens - 1).clamp(min=0)] + (1 - strengths) * noise
+    scan = classify_heads(stack[None], tokens)
+    assert {head.label for head in scan} == {"previous token"}
+    whole = gallery(scan, stack[None], tokens)
+    sizes = {head: len(text) for head, text in whole.prompts[0].weights.items()}
+    for most, wanted in ((1, ["L0H1"]), (2, ["L0H1", "L0H3"]), (3, ["L0H1", "L0H3", "L0H4"])):
+        left_out = sum(sizes.values()) - sum(sizes[Head.parse(name)] for name in wanted)
+        room = len(whole.to_html()) - left_out + 1000
+        made = gallery(scan, stack[None], tokens, limit=room / 1e6)
+        assert [str(head) for head in made.heads] == wanted
+        assert f"shows the strongest {most} of each label" in made.notes[0]
+
+
+def test_circuitsvis_script_cannot_end_the_element_that_it_stands_in():
+    script = zlib.decompress(base64.b64decode(Parsed(plain()[0].to_html()).scripts["circuitsvis"]))
+    frame = Parsed(f"<script>{script.decode()}</script>")
+    assert [tag for tag, _ in frame.elements] == ["script"]
+    assert frame.scripts == {"": script.decode()}
+
+
+def test_without_circuitsvis_a_page_has_every_head_still_and_says_what_to_install(
+    monkeypatch, caplog
+):
+    monkeypatch.setitem(sys.modules, "circuitsvis", None)
+    with caplog.at_level("INFO", logger="interp"):
+        page = Parsed(plain()[0].to_html())
+    assert sum(name.startswith("w0-") for name in page.scripts) == 9
+    assert "circuitsvis" not in page.scripts
+    assert "not installed" in caplog.text
+
+
+@pytest.mark.fault("B17")
+def test_a_prompt_of_more_than_a_thousand_tokens_is_cut_and_the_page_says_so():
+    tokens = torch.arange(LONGEST + 10)
+    patterns = patterns_of([["random"]], tokens)
+    made = gallery(classify_heads(pattern("sink")[None], TOKENS), patterns)
+    assert len(made.prompts[0].ids) == LONGEST
+    assert made.notes == [
+        "A prompt of 1,034 tokens is cut to its first 1,024; the weights shown are the same as in"
+        " the whole."
+    ]
+    kept = weights(made.to_html(), 0, "L0H0")
+    assert (kept - patterns[0, 0, 0, :LONGEST, :LONGEST]).abs().max() < CLOSE
+
+
+SQUARE = pattern("random", torch.arange(7))[None]
+VERDICTS = classify_heads(SQUARE, torch.arange(7))
+REFUSED = {
+    "labels of another length": (
+        {"tokens": torch.arange(7), "texts": list("abcdef")},
+        "texts must have one entry per token, got 6 for the 7 tokens of row 0",
+    ),
+    "ids of another length": (
+        {"tokens": torch.arange(6)},
+        "tokens must match the patterns, got 1 rows of 6 tokens for 1 patterns over 7 positions",
+    ),
+    "no ids": ({}, "tokens must be given"),
+    "labels that are no text": (
+        {"tokens": torch.arange(7), "texts": list(range(7))},
+        "texts must be a list for each row of the batch, got 7 for 1 rows",
+    ),
+    "rows of labels that are no text": (
+        {"tokens": torch.arange(7), "texts": [[None] * 7]},
+        "texts must be the text of each token, got others in row 0",
+    ),
+    "a title that is no text": (
+        {"tokens": torch.arange(7), "title": 5},
+        "title must be text, got 5",
+    ),
+    "texts of another batch": (
+        {"tokens": torch.arange(7), "texts": [list("abcdefg")] * 2},
+        "texts must be a list for each row of the batch, got 2 for 1 rows",
+    ),
+    "a batch and one row of ids": (
+        {"patterns": SQUARE.repeat(3, 1, 1, 1), "tokens": torch.arange(7)},
+        "tokens must match the patterns, got 1 rows of 7 tokens for 3 patterns",
+    ),
+    "scores instead of a pattern": (
+        {"patterns": 5 * SQUARE.log().clamp(min=-9), "tokens": torch.arange(7)},
+        "patterns must be attention after the softmax",
+    ),
+    "a difference of two heads": (
+        {"patterns": SQUARE - pattern("sink", torch.arange(7)), "tokens": torch.arange(7)},
+        "patterns must be attention after the softmax",
+    ),
+    "heads summed": (
+        {"patterns": 3 * SQUARE, "tokens": torch.arange(7)},
+        "pattern rows must sum to 1",
+    ),
+    "a look ahead": (
+        {"patterns": SQUARE.flip(-1), "tokens": torch.arange(7)},
+        "patterns must be causal",
+    ),
+    "a direction in words": (
+        {"tokens": torch.arange(7), "causal": "no"},
+        "causal must be True or False, got 'no'",
+    ),
+    "NaN": ({"patterns": SQUARE * torch.nan, "tokens": torch.arange(7)}, "patterns must be finite"),
+    "a head that is not there": (
+        {"tokens": torch.arange(7), "heads": ["L3H0"]},
+        "heads must be in the scan, got L3H0, which is not",
+    ),
+    "no heads": ({"tokens": torch.arange(7), "heads": []}, "heads must name at least one head"),
+    "more heads than the scan": (
+        {"patterns": SQUARE.repeat(2, 1, 1), "tokens": torch.arange(7)},
+        "patterns must have the heads of the scan, 1 in layer 0, got 2",
+    ),
+    "more layers than the scan": (
+        {"patterns": SQUARE.repeat(2, 1, 1, 1, 1), "tokens": torch.arange(7)},
+        "patterns must have the scan's 1 layers, got 2",
+    ),
+    "a layer that the scan lacks": (
+        {"tokens": torch.arange(7), "layers": [3]},
+        "patterns must have the heads of the scan, 0 in layer 3, got 1",
+    ),
+    "no patterns": ({"patterns": []}, "patterns must hold at least one prompt, got none"),
+    "no labels": ({"scan": []}, "scan must hold at least one head, got none"),
+    "no labels of what could have them": (
+        {"scan": None, "tokens": torch.arange(7)},
+        r"scan must be what classify_heads\(patterns\) or scan_heads returned, got None",
+    ),
+    "patterns before the scan": (
+        {"scan": SQUARE, "patterns": VERDICTS, "tokens": torch.arange(7)},
+        "scan must be what scan_heads or classify_heads returned, and patterns come after it,"
+        " got Tensor",
+    ),
+    "too many titles": (
+        {"tokens": torch.arange(7), "titles": ["a", "b"]},
+        "titles must be one for each of 1 prompts",
+    ),
+    "layers of another number": (
+        {"tokens": torch.arange(7), "layers": [1, 2]},
+        "layers must name all 1 layers, got 2 numbers",
+    ),
+    "no room": ({"limit": 0.0}, r"limit must be a number above 0 .*, got 0.0"),
+    "room without end": ({"limit": torch.inf}, r"limit must be a number above 0 .*, got inf"),
+}
+
+
+@pytest.mark.fault("B03", "B46", "B92")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_shown_is_refused(case):
+    given, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        # As users have it: the tests alone check types at run time, too.
+        inspect.unwrap(gallery)(**{"scan": VERDICTS, "patterns": SQUARE, **given})
+
+
+def test_a_page_of_a_scan_that_knows_no_model_names_none():
+    patterns = patterns_of()
+    made = gallery(classify_heads(patterns), patterns)
+    assert made.title == "attention heads"
+    assert Parsed(made.to_html()).data["about"].startswith("Labels and scores come with")
+    titled = gallery(scan_of(patterns), patterns, title="Ours")
+    assert Parsed(titled.to_html()).data["about"].startswith("planted. Labels and scores")
+
+
+def test_signs_in_the_names_of_tokens_are_explained_where_there_are_any():
+    tokens = torch.arange(6)
+
+    def notes(texts):
+        patterns = patterns_of(tokens=tokens, texts=texts)
+        made = gallery(scan_of(patterns), patterns)
+        return " ".join(Parsed(made.to_html()).data["notes"])
+
+    assert "In the names of tokens" not in notes(list("abcdef"))
+    assert "\ufffd is a token that holds a piece" in notes(["a", "\ufffd", "\ufffd", *"bcd"])
+    assert "U+200B" in notes(["a", "\u202e", *"bcde"])
+    assert "\ufffd" not in notes(["a", "\u202e", *"bcde"])
+
+
+def test_folders_on_the_way_to_a_page_are_made(tmp_path):
+    assert plain()[0].save(tmp_path / "new" / "newer" / "page.html").is_file()
+
+
+def test_only_html_files_are_written(tmp_path):
+    with pytest.raises(InputError, match=r"path must end in \.html, got gallery\.png"):
+        plain()[0].save(tmp_path / "gallery.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_given_is_left_as_it_was():
+    patterns = patterns_of()
+    scan, before = scan_of(patterns), patterns.clone()
+    frame = scan.to_frame()
+    gallery(scan, patterns).to_html()
+    assert torch.equal(patterns, before)
+    assert scan.frame.equals(frame)
+
+
+def test_the_public_name_is_the_function_whatever_was_imported_before():
+    import interp.show.pages.gallery as module
+
+    assert interp.gallery is module.gallery
+    made, _ = plain()
+    assert isinstance(made, interp.Gallery)
+
+
+def test_a_models_page_is_the_same_as_that_of_its_patterns():
+    model = interp.load_model(tiny("llama"), words_tokenizer())
+    scan = interp.scan_heads(model, rows=1, quick=True)
+    text = "w5 w6 w7 w5 w6"
+    by_layer = gallery_of_model(scan, model, [text], titles=["one"])
+    at_once = gallery(scan, interp.attention_patterns(model, text), titles=["one"])
+    assert by_layer.to_html() == at_once.to_html()
+    assert len(by_layer.heads) == 8
+
+
+@pytest.mark.fault("B57")
+def test_a_page_of_heads_that_look_ahead_holds_every_weight_its_kinds_and_their_targets():
+    patterns = looking_ahead()
+    made = gallery(classify_heads(patterns), patterns)
+    page = Parsed(made.to_html())
+    for head in range(7):
+        kept = unpacked(page.scripts[f"w0-L0H{head}"], keys=28)
+        assert (kept - patterns[0, 0, head]).abs().max() < CLOSE
+    kinds = [kind["kind"] for kind in page.data["kinds"]]
+    assert kinds == [*page.data["prompts"][0]["targets"]]
+    assert "next_token" in kinds
+    assert "induction" not in kinds
+    assert page.data["looks"]["local window"] == "looks at 4 tokens on each side"
+    assert page.data["groups"] == [
+        *("duplicate token", "previous token", "next token"),
+        *("current token", "local window", "sink", "mixed"),
+    ]
+    (prompt,) = page.data["prompts"]
+    assert prompt["causal"] is False
+    assert prompt["targets"]["next_token"][10] == [11]
+    assert prompt["targets"]["duplicate_token"][2] == [13]  # A later copy.
+    # Special tokens are places to rest, before the query and after it.
+    assert prompt["targets"]["sink"][10] == [0, 7, 27]
+    assert prompt["targets"]["sink"][7] == []
+    known = asdict(Thresholds()), [CLS, SEP]
+    head = patterns[0, 0, 5].as_subclass(torch.Tensor)
+    outlined = marked_of_head("sink", patterns.tokens[0], head, *known, causal=False)
+    assert outlined[10].nonzero().flatten().tolist() == [0, 7, 27]
+    assert not outlined[[0, 7, 27]].any()
+
+
+def test_no_pixel_of_a_head_that_looks_ahead_is_out_of_sight():
+    patterns = looking_ahead()
+    image = Image.open(io.BytesIO(gallery(classify_heads(patterns), patterns)._repr_png_()))
+    colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    assert not (colours == [0xE3, 0xE6, 0xEA]).all(1).any()
+
+
+@pytest.mark.fault("B58")
+def test_a_page_of_cross_attention_has_the_tokens_of_both_texts_and_no_labels():
+    wide, tall = looking_across()
+    made = gallery(None, [wide, tall])
+    page = Parsed(made.to_html())
+    for prompt, patterns in enumerate((wide, tall)):
+        queries, keys = patterns.shape[-2:]
+        assert queries != keys
+        for head in made.heads:
+            kept = unpacked(page.scripts[f"w{prompt}-{head}"], keys=keys)
+            assert (kept - patterns[head.layer, 0, head.head]).abs().max() < CLOSE
+        told = page.data["prompts"][prompt]
+        assert told["ids"] == patterns.tokens[0].tolist()
+        assert told["keys"] == {
+            "ids": patterns.key_tokens[0].tolist(),
+            "labels": distinct(patterns.key_texts[0], patterns.key_tokens[0].tolist()),
+        }
+        assert told["targets"] == {}
+    assert {head["label"] for head in page.data["heads"]} == {"cross-attention"}
+    assert page.data["kinds"] == []
+    assert made._repr_png_().startswith(b"\x89PNG")
+    assert made.head("L1H2")._repr_png_().startswith(b"\x89PNG")
+    scan = classify_heads(torch.eye(5).expand(3, 1, 4, 5, 5), range(5))
+    with pytest.raises(InputError, match=r"scan must be None for cross-attention.* got list"):
+        gallery(scan, wide)
+    with pytest.raises(InputError, match=r"scan must be what classify_heads.* got None"):
+        gallery(None, plain()[1])
+
+
+def test_padding_is_cut_off_on_every_side_of_every_kind_of_pattern():
+    model = interp.load_model(encoder())
+    rows = [[CLS, *range(10, 20), SEP], [CLS, 7, 8, SEP]]
+    together = interp.attention_patterns(model, rows)
+    made = gallery(interp.scan_heads(model, rows=1, quick=True), together)
+    for row, ids in enumerate(rows):
+        assert made.prompts[row].ids == ids
+        kept = unpacked(Parsed(made.to_html()).scripts[f"w{row}-L1H2"], keys=len(ids))
+        assert (kept - together[1, row, 2, : len(ids), : len(ids)]).abs().max() < CLOSE
+    stack = torch.zeros(1, 2, 1, 4, 5)
+    stack[0, 0, 0], stack[0, 1, 0, 2:, 2:] = 1 / 5, 1 / 3
+    across = interp.patterns.read.Layers(
+        [stack[0]],
+        [0],
+        torch.tensor([[1, 2, 3, 4], [-1, -1, 5, 6]]),
+        causal=False,
+        stack="cross",
+        key_tokens=torch.tensor([[1, 2, 3, 4, 5], [-1, -1, 6, 7, 8]]),
+    )
+    assert torch.equal(interp.read_patterns(across).as_subclass(torch.Tensor), stack)
+    for prompt, shape in zip(gallery(None, across).prompts, [(4, 5), (2, 3)], strict=True):
+        even = torch.full(shape, 1 / shape[1])
+        assert (prompt.pattern(Head(0, 0)) - even).abs().max() < CLOSE
+    stack[0, 1, 0, 2] = torch.tensor([0, 1, 0, 0, 0])
+    with pytest.raises(InputError, match="must leave padding alone"):
+        gallery(None, across)
+
+
+def test_a_page_of_a_bert_is_the_same_by_model_as_by_patterns_and_of_long_prompts_too(monkeypatch):
+    monkeypatch.setattr(pages, "LONGEST", 8)
+    monkeypatch.setattr(prompts, "LONGEST", 8)
+    model = interp.load_model(encoder(), bert_tokenizer())
+    scan = interp.scan_heads(model, rows=1, quick=True)
+    text = " ".join(f"w{i}" for i in range(4, 20))
+    by_layer = gallery_of_model(scan, model, [text], titles=["one"])
+    patterns = interp.attention_patterns(model, text)
+    assert by_layer.to_html() == gallery(scan, patterns, titles=["one"]).to_html()
+    titled = gallery_of_model(scan, model, ["w4 w5 w6"]).prompts[0].title
+    assert titled == "5 tokens: [CLS] w4 w5 w6 [SEP]"
+    # The rows that are shown are those of the whole prompt.
+    assert (by_layer.prompts[0].pattern(Head(0, 1)) - patterns[0, 0, 1, :8, :8]).abs().max() < CLOSE
+    assert by_layer.notes == [
+        "A prompt of 18 tokens is cut to its first 8; the weights shown are the same as in the"
+        " whole. What goes to the others is not shown."
+    ]
+
+
+def sources(tmp_path):
+    """The same patterns of a model from wherever they may come, each with its token ids."""
+    model = tiny("gpt2")
+    model.set_attn_implementation("eager")
+    ids = torch.tensor([[5, 6, 7, 5, 6]])
+    with torch.no_grad():
+        output = model(ids, output_attentions=True)
+    patterns = interp.attention_patterns(model, ids)
+    named = {f"layer{i}": layer[0].numpy() for i, layer in enumerate(output.attentions)}
+    np.savez(tmp_path / "p.npz", **named, tokens=ids.numpy())
+    cache = {f"blocks.{i}.attn.hook_pattern": layer for i, layer in enumerate(output.attentions)}
+    return patterns, {
+        "a tuple": (output.attentions, ids),
+        "a model's output": (output, ids),
+        "numpy": (patterns.numpy(), ids.numpy()),
+        "a cache": (cache, ids),
+        "a mapping with its ids": ({**cache, "input_ids": ids}, None),
+        "a file": (tmp_path / "p.npz", None),
+        "several files": ([tmp_path / "p.npz", str(tmp_path / "p.npz")], None),
+        "what was read": (interp.patterns.read.take(tmp_path / "p.npz"), None),
+    }
+
+
+def test_a_gallery_takes_patterns_of_every_source(tmp_path):
+    patterns, every = sources(tmp_path)
+    scan = classify_heads(patterns)
+    for name, (source, tokens) in every.items():
+        made = gallery(scan, source, tokens)
+        assert len(made.prompts) == 1 + (name == "several files"), name
+        for prompt in made.prompts:
+            assert prompt.ids == [5, 6, 7, 5, 6], name
+            for head in made.heads:
+                own = patterns[head.layer, 0, head.head]
+                assert (prompt.pattern(head) - own).abs().max() < CLOSE, name
+
+
+def test_patterns_that_look_ahead_are_shown_where_that_is_said(tmp_path):
+    patterns = looking_ahead()
+    scan = classify_heads(patterns)
+    plain_array = patterns.numpy()
+    with pytest.raises(InputError, match="looks both ways, give causal=False"):
+        gallery(scan, plain_array, patterns.tokens)
+    made = gallery(scan, plain_array, patterns.tokens, causal=False)
+    assert (made.prompts[0].pattern(Head(0, 0)) - patterns[0, 0, 0]).abs().max() < CLOSE
+    with pytest.raises(InputError, match="patterns must be causal"):
+        gallery(scan, patterns, causal=True)
+
+
+@pytest.mark.fault("B03")
+def test_a_models_page_takes_prompts_of_several_lengths_and_some_heads():
+    model = interp.load_model(tiny("llama"), words_tokenizer())
+    scan = interp.scan_heads(model, rows=1, quick=True)
+    done = []
+    made = gallery_of_model(
+        scan, model, ["w5 w6", [3, 4, 5]], heads=["L1H2"], progress=lambda *at: done.append(at)
+    )
+    assert [len(prompt.ids) for prompt in made.prompts] == [3, 3]
+    # The labels are those of the ids that were run, BOS among them.
+    assert made.prompts[0].labels[1:] == ["w5", "w6"]
+    assert made.prompts[0].ids == model.to_tokens("w5 w6")[0].tolist()
+    assert made.heads == [Head(1, 2)]
+    assert done == [(1, 2), (2, 2)]
+
+
+@pytest.mark.real_model
+def test_the_real_model_fits_its_size_and_its_promise(real_model, real_scan):
+    ids = passages()["prose"]
+    tokens = real_model.to_tokens(ids)[:, :128]
+    patterns = interp.attention_patterns(real_model, tokens)
+    made = gallery(real_scan, patterns)
+    document = made.to_html()
+    assert len(document) <= 4e6
+    assert len(document) == pytest.approx(1e6 * estimate(270, [128]), rel=0.4)
+    page = Parsed(document)
+    for head in made.heads:
+        kept = unpacked(page.scripts[f"w0-{head}"])
+        assert (kept - patterns[head.layer, 0, head.head]).abs().max() < CLOSE
+    assert len(made.heads) == 270
+
+
+def test_special_tokens_of_the_scan_are_no_targets_and_one_head_tells_of_a_cut_prompt():
+    made_by = {"model": "x", "bos": 1, "special": [1, 7]}
+    assert special_of(HeadScan(scan_of(plain()[1]).frame, made_by)) == [1, 7]
+    tokens = torch.arange(LONGEST + 10)
+    stack = torch.eye(len(tokens))[None, None]
+    made = gallery(classify_heads(stack, tokens), stack, tokens)
+    assert made.head("L0H0").notes == made.notes != []
+
+
+@pytest.mark.parametrize("layers", [[1, 1, 2], [-1, 0, 1], [0, 1, 5000]])
+def test_layers_are_named_once_and_by_whole_numbers(layers):
+    stack = torch.eye(5).expand(3, 1, 2, 5, 5)
+    with pytest.raises(InputError, match="layers must"):
+        classify_heads(stack, range(5), layers=layers)
