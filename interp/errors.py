@@ -98,8 +98,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def validated(name: str, value: Any, kind: TypeAdapter[Any]) -> Any:
-    """`value` as pydantic converts it; `name` is what the caller calls it.
+def validated(name: str, value: Any, kind: Any) -> Any:
+    """`value` as a pydantic `TypeAdapter` converts it; `name` is what the caller calls it.
 
     Raises:
         InputError: If it is not of the kind.

@@ -12,8 +12,8 @@ from places import SCRIPTS
 
 _SERVER = """
 import json, os, runpy, signal, sys, traceback
-import interp.models, interp.show.pages.gallery, interp.show.figures, interp.scan.prompts,
-interp.scan.scan
+import interp.models, interp.show.pages.gallery, interp.show.figures
+import interp.scan.prompts, interp.scan.scan
 
 def hook(last, part):
     def see(event, about):

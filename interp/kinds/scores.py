@@ -179,9 +179,9 @@ def ask(
         tokens: -1 is padding.
         counted: Which queries to look at; all if left out. Queries that the targets rule
             out (padding, first and special tokens) never count.
-        special: Ids of special
-        tokens.
-        window: How far back the layer may look, the query included; or `interp.kinds.targets.Blocks`.
+        special: Ids of special tokens.
+        window: How far back the layer may look, the query included; or
+            `interp.kinds.targets.Blocks`.
         thresholds: For the width of the local window.
         kinds: Which kinds to score, of those that the direction has.
         causal: Whether a query sees no key after itself; otherwise `window` goes both ways.
