@@ -1,64 +1,86 @@
-"""What each attention head of a language model does.
+"""What each attention head of a language model does, with the evidence.
 
-Start with `load_model` and `scan_heads`, or, with attention patterns of your own,
-`classify_heads`. Nothing is imported before it is asked for.
+From a model to labels:
+
+    load_model              a `Model` from a hub name, a folder, a .gguf file or a loaded model
+    scan_heads              score and label every head: a `HeadScan`
+    attention_patterns      the attention patterns of a model on one text
+    score_prompts           score every head on your own prompts: `PromptScores`
+
+From attention patterns to labels, without a model:
+
+    classify_heads          label heads from patterns of any source: a list of `HeadLabel`
+    read_patterns           check patterns from any tool or file: `AttentionPatterns`
+    scores_by_definition    head scores as published papers define them
+
+What heads do to the output:
+
+    verify                  remove the heads of each label; compare with random heads
+    ablated                 the model without some heads, inside a `with` block
+    path_effects            remove earlier heads from the queries, keys or values of a head
+    composition_scores      how strongly each head reads each earlier head, from the weights
+
+Circuits and validation:
+
+    build_circuit           a small model with an induction circuit that is right by construction
+    compare_circuits        the induction circuits of several models, measured the same way
+    published_heads         heads that papers describe, with their sources
+    compare_with_published  whether a scan agrees with those papers
+
+Pictures:
+
+    gallery                 all heads on one page for a browser or a notebook: a `Gallery`
+    interp.show.figures     figures for a paper: `from interp.show import figures`
+
+Classes:
+
+    Model                   a language model, ready to run
+    Head                    one head: accepted everywhere as L5H1, 5.1, (5, 1) or Head(5, 1)
+    HeadScan                the table of a scan: heads, explain, to_frame, save, load
+    HeadLabel               one head's label with its scores
+    PromptScores            the table of `score_prompts`
+    AttentionPatterns       patterns [layer, batch, head, query, key] with their tokens
+    Gallery                 the page that `gallery` makes: save, head
+    Thresholds              every number that decides a label
+    InputError              the exception for wrong arguments and files
+
+`help(interp.scan_heads)` shows one of them in full, `docs/architecture.md` how the rooms
+below fit together. Importing `interp` imports nothing else; each name is loaded on first use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from interp.circuits.build import build_circuit
-    from interp.circuits.compare import compare_circuits
-    from interp.effects import verify
-    from interp.effects.paths import path_effects
-    from interp.errors import InputError
-    from interp.heads import Head
-    from interp.kinds.labels import HeadLabel
-    from interp.kinds.scores import Thresholds
-    from interp.models import Model, load_model
-    from interp.models.hooks import attention_patterns
-    from interp.patterns.classify import classify_heads
-    from interp.patterns.definitions import scores_by_definition
-    from interp.patterns.read import read_patterns
-    from interp.patterns.tensor import AttentionPatterns
-    from interp.scan.prompts import PromptScores, score_prompts
-    from interp.scan.scan import scan_heads
-    from interp.scan.table import HeadScan
-    from interp.show.pages.gallery import gallery
-    from interp.show.pages.page import Gallery
-    from interp.trust.published import compare_with_published, published_heads
-    from interp.weights.folded import composition_scores
+    from interp.circuits.build import build_circuit as build_circuit
+    from interp.circuits.compare import compare_circuits as compare_circuits
+    from interp.effects.ablate import ablated as ablated
+    from interp.effects.paths import path_effects as path_effects
+    from interp.effects.verify import verify as verify
+    from interp.errors import InputError as InputError
+    from interp.heads import Head as Head
+    from interp.kinds.labels import HeadLabel as HeadLabel
+    from interp.kinds.scores import Thresholds as Thresholds
+    from interp.models import Model as Model
+    from interp.models import load_model as load_model
+    from interp.models.hooks import attention_patterns as attention_patterns
+    from interp.patterns.classify import classify_heads as classify_heads
+    from interp.patterns.definitions import scores_by_definition as scores_by_definition
+    from interp.patterns.read import read_patterns as read_patterns
+    from interp.patterns.tensor import AttentionPatterns as AttentionPatterns
+    from interp.scan.prompts import PromptScores as PromptScores
+    from interp.scan.prompts import score_prompts as score_prompts
+    from interp.scan.scan import scan_heads as scan_heads
+    from interp.scan.table import HeadScan as HeadScan
+    from interp.show.pages.gallery import gallery as gallery
+    from interp.show.pages.page import Gallery as Gallery
+    from interp.trust.published import compare_with_published as compare_with_published
+    from interp.trust.published import published_heads as published_heads
+    from interp.weights.folded import composition_scores as composition_scores
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AttentionPatterns",
-    "Gallery",
-    "Head",
-    "HeadLabel",
-    "HeadScan",
-    "InputError",
-    "Model",
-    "PromptScores",
-    "Thresholds",
-    "attention_patterns",
-    "build_circuit",
-    "classify_heads",
-    "compare_circuits",
-    "compare_with_published",
-    "composition_scores",
-    "gallery",
-    "load_model",
-    "path_effects",
-    "published_heads",
-    "read_patterns",
-    "scan_heads",
-    "score_prompts",
-    "scores_by_definition",
-    "verify",
-]
-
+# Module of each public name. There is no `__all__`: help() would print every class in full.
 _HOME = {
     "AttentionPatterns": "patterns.tensor",
     "Gallery": "show.pages.page",
@@ -69,6 +91,7 @@ _HOME = {
     "Model": "models",
     "PromptScores": "scan.prompts",
     "Thresholds": "kinds.scores",
+    "ablated": "effects.ablate",
     "attention_patterns": "models.hooks",
     "build_circuit": "circuits.build",
     "classify_heads": "patterns.classify",
@@ -94,4 +117,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*_HOME, *(name for name in globals() if name.startswith("__"))])

@@ -1,6 +1,7 @@
 """What the README says is what the repository does."""
 
 import json
+import pydoc
 import re
 import subprocess
 import sys
@@ -153,3 +154,12 @@ def test_the_notebook_lines_run(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "heads.parquet").exists()
+
+
+PUBLIC = [name for name in dir(interp) if not name.startswith("_")]
+
+
+def test_help_fits_on_two_screens_and_lists_every_public_name_once():
+    assert len(pydoc.render_doc(interp, renderer=pydoc.plaintext).splitlines()) <= 100
+    listed = re.findall(r"^    ([A-Za-z_]+)  ", interp.__doc__ or "", re.MULTILINE)
+    assert sorted(listed) == PUBLIC
