@@ -1,9 +1,10 @@
-"""What every script does alike: show progress, and end with one line where the caller erred."""
+"""What all scripts share: options, progress, printing, and errors in one line."""
 
 import errno
 import functools
 import io
 import logging
+import re
 import signal
 import sys
 import warnings
@@ -11,15 +12,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from typer.core import TyperCommand
 
-from interp.errors import MOST_SEED, InputError
+from interp.errors import MOST_SEED, InputError, quoted
+from interp.heads import Head
 
 ModelName = Annotated[
     str,
@@ -31,50 +32,53 @@ ModelName = Annotated[
 HeadTable = Annotated[
     Path | None,
     typer.Option(
-        help="Table of this model's heads from find_induction_heads.py (heads.json,"
-        " heads.parquet, heads.csv); made anew if left out."
+        help="Table of this model's heads that find_induction_heads.py wrote (heads.json,"
+        " heads.parquet or heads.csv).  [default: a new scan]"
     ),
 ]
 PatternsFile = Annotated[
     Path | None,
     typer.Option(
-        help="Take the attention patterns in this file (.npy, .npz, .safetensors), and run no"
-        " model: all layers in one array, or one array each, as layer0."
+        help="File of attention patterns (.npy, .npz, .safetensors) to read instead of running a"
+        " model: all layers in one array, or one array per layer, named layer0, layer1, ..."
     ),
 ]
 TokensFile = Annotated[
     Path | None,
     typer.Option(
-        help="The token ids behind PATTERNS, -1 for padding (.json, .txt or as PATTERNS)."
-        "  [default: tokens or input_ids in PATTERNS]"
+        help="File of the token ids of PATTERNS, -1 for padding (.json, .txt, .npy, .npz,"
+        " .safetensors).  [default: tokens or input_ids in PATTERNS]"
     ),
 ]
 SpecialIds = Annotated[
     str | None,
-    typer.Option(help="Ids of special tokens in them, by commas; the first needs no naming."),
+    typer.Option(
+        help="Special token ids, comma-separated. The first token is always treated as special."
+    ),
 ]
 LearnedSinks = Annotated[
     bool,
-    typer.Option("--learned-sinks", help="Rows may sum to less than 1, as in gpt-oss."),
+    typer.Option("--learned-sinks", help="Allow rows that sum to less than 1, as in gpt-oss."),
 ]
-BothWays = Annotated[bool, typer.Option("--both-ways", help="Queries look ahead too, as in BERT.")]
+BothWays = Annotated[bool, typer.Option("--both-ways", help="Bidirectional attention, as in BERT.")]
 OF_PATTERNS = frozenset({"tokens", "special", "learned_sinks", "both_ways"})
-"""Options that make sense with --patterns alone."""
-Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of all that is random.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+"""Options that require --patterns."""
+Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Random seed.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+Formats = Annotated[
+    str, typer.Option(help="File formats of the figures, comma-separated: png, svg, pdf.")
+]
 
-NOTHING = "interrupted: nothing was written"
-
-CONSOLE = Console(file=sys.stderr, highlight=False)
+CONSOLE = Console(stderr=True, highlight=False)
 """For progress and errors; results go to standard output."""
 
 
 def run(main: Callable[..., None]) -> None:
-    """Run `main` as a command line program.
+    """Run `main` as a command line program whose options are the parameters of `main`.
 
-    Its parameters are the options. The exit code is 0 when all is done, 2 for a mistake of
-    the caller's, which is told in one line, and 130 when interrupted.
+    The exit code is 0 on success, 2 after a mistake of the caller, which gets one line on
+    standard error, and 130 after an interrupt.
     """
     logger = logging.getLogger("interp")
     logger.setLevel(logging.INFO)
@@ -84,82 +88,65 @@ def run(main: Callable[..., None]) -> None:
     warnings.showwarning = lambda message, *_: logger.warning("%s", message)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # A console without the letter shows a ?.
+            stream.reconfigure(errors="replace")  # An ASCII console shows a ? for other letters.
     for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-        signal.signal(number, _leave)  # So that what is half done is cleared away.
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        # An exit unwinds the stack, so that scratch folders are removed.
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    sys.exit(call(main, sys.argv[1:]))
 
-    @app.command(cls=_OneLine)
+
+def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
+    """Run `main` with these command line arguments, and return the exit code (see `run`)."""
+
     @functools.wraps(main)
-    def _command(*args: object, **options: object) -> None:
+    def body(*args: object, **options: object) -> int:
         try:
             main(*args, **options)
         except InputError as error:
-            told = str(error)
-            # An argument is an option here, which is written with two dashes.
-            name, _, rest = told.partition(" ")
+            name, _, rest = str(error).partition(" ")
             is_option = name in signature(main).parameters
-            _leave_with_error(f"--{name.replace('_', '-')} {rest}" if is_option else told)
+            return _ended(f"--{name.replace('_', '-')} {rest}" if is_option else error)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            _leave_with_error(f"standard output must have room: {error.strerror}")
+            return _ended(f"standard output must have room: {error.strerror}")
         except KeyboardInterrupt as interrupt:
-            CONSOLE.print(f"interrupted: {interrupt}" if interrupt.args else NOTHING)
-            raise typer.Exit(130) from None
+            message = interrupt.args[0] if interrupt.args else "no results were written"
+            return _ended(message, kind="interrupted", code=130)
+        return 0
 
-    app()
-
-
-class _OneLine(TyperCommand):
-    """A command that tells a wrong option in one line, too."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except _UsageError as error:
-            _leave_with_error(" ".join(error.format_message().split()))
-
-
-_UsageError: Any = typer.BadParameter.__mro__[1]
-"""Click's, of which typer has one of its own in some versions and shows this child alone."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(body)
+    program = typer.main.get_command(app)
+    try:
+        return program.main([*arguments], Path(sys.argv[0]).name, standalone_mode=False)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return _ended(error.format_message())  # Typer itself would print three lines of usage.
 
 
-def _leave_with_error(message: str) -> NoReturn:
-    """Tell the caller's mistake, and exit with code 2."""
-    CONSOLE.print(f"error: {message}", markup=False, soft_wrap=True)
-    raise typer.Exit(2) from None
-
-
-def _leave(number: int, frame: object) -> None:
-    sys.exit(128 + number)
+def _ended(message: object, *, kind: str = "error", code: int = 2) -> int:
+    CONSOLE.print(f"{kind}: {' '.join(str(message).split())}", markup=False, soft_wrap=True)
+    return code
 
 
 class Stage:
-    """Where a program is: `stage("loading")` names what it does now."""
+    """What a program does now: `stage("loading")` names it."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._task = bar.add_task("", total=None)
 
     def __call__(self, name: str) -> None:
-        """Begin to do what `name` says."""
+        """Begin the stage `name`."""
         self._bar.reset(self._task, description=name, total=None)
         if not CONSOLE.is_terminal:
             CONSOLE.print(name, markup=False)
 
     def advance(self, done: int, total: int) -> None:
-        """Show that `done` of `total` parts are behind us."""
+        """Show that `done` of `total` parts are done."""
         self._bar.update(self._task, completed=done, total=total)
-
-
-def show(*parts: RenderableType) -> None:
-    """Print results to standard output: as plain text, and never cut, where it is no terminal."""
-    console = Console(highlight=False)
-    # A table that is cut says nothing: a narrow terminal may break its lines instead.
-    console.width = max(console.width, 100) if console.is_terminal else 120
-    for part in parts:
-        console.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
 @contextmanager
@@ -174,9 +161,18 @@ def progress(name: str) -> Iterator[Stage]:
         yield stage
 
 
+def show(*parts: RenderableType) -> None:
+    """Print results to standard output, as plain text unless it is a terminal."""
+    console = Console(highlight=False)
+    # A narrow terminal breaks the lines of a table rather than cutting its columns.
+    console.width = max(console.width, 100) if console.is_terminal else 120
+    for part in parts:
+        console.print(part, markup=False, soft_wrap=isinstance(part, str))
+
+
 @contextmanager
 def about(option: str) -> Iterator[None]:
-    """Let what the caller got wrong in the block be told as a matter of `option`."""
+    """Name `option` in any `InputError` that the block raises."""
     try:
         yield
     except InputError as error:
@@ -184,24 +180,51 @@ def about(option: str) -> Iterator[None]:
 
 
 def listed(text: str, allowed: Sequence[str], *, name: str) -> list[str]:
-    """The parts of `text`, separated by commas.
+    """The comma-separated parts of `text`, each as `allowed` spells it, with spaces or underscores.
 
     Raises:
-        InputError: If one of them is not `allowed`.
+        InputError: If one of them is not allowed.
+
+    Example:
+        >>> listed("sink,previous_token", ["sink", "previous token"], name="--label")
+        ['sink', 'previous token']
+    """
+    known = {word.replace("_", " "): word for word in allowed}
+    parts = [known.get(part.strip().replace("_", " ")) for part in text.split(",")]
+    if None in parts:
+        raise InputError(f"{name} must list some of {', '.join(allowed)}, got {quoted(text)}")
+    return [part for part in parts if part]
+
+
+def heads(text: str, *, name: str) -> list[Head]:
+    """The heads that a comma-separated list names, each once.
+
+    Example:
+        >>> heads("L5H1, 18.6, (5, 1)", name="--heads")
+        [L5H1, L18H6]
+    """
+    with about(name):
+        return list(dict.fromkeys(map(Head.parse, re.findall(r"\([^)]*\)|[^,]+", text) or [text])))
+
+
+def whole_numbers(text: str, *, name: str, least: int) -> list[int]:
+    """The whole numbers of at least `least` in a comma-separated list.
+
+    Raises:
+        InputError: If one of them is none.
     """
     parts = [part.strip() for part in text.split(",")]
-    for part in parts:
-        if part not in allowed:
-            raise InputError(f"{name} must list some of {', '.join(allowed)}, got {text!r}")
-    return parts
+    if not all(part.isdecimal() and len(part) < 19 and int(part) >= least for part in parts):
+        raise InputError(f"{name} must list whole numbers from {least} up, got {quoted(text)}")
+    return [int(part) for part in parts]
 
 
-def refuse_astray(context: typer.Context, of_either: Collection[str]) -> None:
-    """Refuse what has no effect: options of a model with --patterns, of patterns without it.
+def refuse_misplaced(context: typer.Context, of_either: Collection[str]) -> None:
+    """Refuse options without effect: those of a model with --patterns, of patterns without it.
 
     Args:
-        context: Of a command with the options `patterns` and `OF_PATTERNS`.
-        of_either: Options that make sense with and without patterns.
+        context: Context of a command with the options `patterns` and `OF_PATTERNS`.
+        of_either: Names of the options that apply with and without patterns.
 
     Raises:
         InputError: If one was given.
@@ -211,19 +234,7 @@ def refuse_astray(context: typer.Context, of_either: Collection[str]) -> None:
         source = context.get_parameter_source(name)
         if name in {"patterns", *of_either} or source is None or source.name == "DEFAULT":
             continue
-        if by_patterns != (name in OF_PATTERNS):
-            rule = "be left out with" if by_patterns else "stand with"
-            got = "both" if by_patterns else "it alone"
-            raise InputError(f"{name} must {rule} --patterns, got {got}")
-
-
-def whole_numbers(text: str, *, name: str, least: int) -> list[int]:
-    """The whole numbers in `text`, separated by commas.
-
-    Raises:
-        InputError: If one of them is not a whole number of at least `least`.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and len(part) < 19 and int(part) >= least for part in parts):
-        raise InputError(f"{name} must list whole numbers from {least} up, got {text!r}")
-    return [int(part) for part in parts]
+        if by_patterns and name not in OF_PATTERNS:
+            raise InputError(f"{name} must be left out with --patterns, got both")
+        if name in OF_PATTERNS and not by_patterns:
+            raise InputError(f"{name} must come with --patterns, got it alone")

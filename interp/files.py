@@ -1,4 +1,4 @@
-"""Files that are whole or not there; and what a record says of what made it."""
+"""Files that are whole or absent, what they hold, and what a record says about its making."""
 
 import errno
 import json
@@ -9,210 +9,237 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from secrets import token_hex
+from stat import S_ISREG
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn
 
-from interp.contents import content_of
-from interp.errors import InputError
+from interp.errors import InputError, quoted, reading
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing is held there, and nothing of a killed run cleared.
+except ImportError:  # Windows: scratch folders of killed runs stay there.
     fcntl = None
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
-_NAMES = (errno.ENAMETOOLONG, errno.EILSEQ)
-
-_SCRATCH, _READY = ".interp-partial-", ".interp-ready-"
-"""What the folder around is called until all files are written, and while they move."""
-
-_FILES = "files"
+_SCRATCH = ".interp-partial-"
+"""Prefix of the folders in which files are written before they move to their place."""
 
 
 @contextmanager
 def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """A scratch folder whose contents move into `folder` once the block has ended well.
+    """A scratch folder whose contents move into `folder` when the block ends without an error.
 
-    Where `folder` is new, the scratch folder becomes it, in one step. Where it is there
-    already it stays, and each file moves in one step and replaces its namesake: a process
-    that is killed between two of these leaves whole files, some new and some old, and the
-    next that works in the same place moves the others first. Two processes may write into
-    one folder: the files of one move before any of the other's.
-    If the block raises or is interrupted, `folder` is as it was before; what a process that
-    was killed in the block has left is cleared by the next that works in the same place.
+    A new `folder` appears in one step. A `folder` that exists keeps its other files, and each
+    new file replaces its namesake in one step. If the block raises or is interrupted, `folder`
+    stays as it was. A killed process leaves a hidden scratch folder, which the next run in the
+    same place removes.
 
     Raises:
-        InputError: If `folder` cannot be made or written to.
+        InputError: If `folder` cannot be made or written to, or the disk is full.
     """
-    folder = Path(folder)
+    folder, made = Path(folder), []
     try:
-        made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    except (OSError, ValueError) as error:
-        raise InputError(f"folder must be writable, got {str(folder)[:80]!r}: {error}") from None
-    try:
-        with _scratch(folder, new=bool(made)) as scratch:
-            yield scratch
-            _open_to_all(scratch)
-            _move(scratch, folder, new=bool(made))
+        with ExitStack() as stack:
+            try:
+                made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+                folder.mkdir(parents=True, exist_ok=True)
+                if made:
+                    folder.rmdir()
+                _clear(folder, folder.parent)
+                files = stack.enter_context(_scratch(folder.parent if made else folder))
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", error)
+                raise InputError(f"folder must be writable, got {folder}: {reason}") from None
+            yield files
+            _move(files, folder, new=bool(made))
     except BaseException as error:
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
-        number = _system_number(error)
-        if number in _FULL:
+        if (number := _system_number(error)) in _FULL:
             raise InputError(f"{folder} must have room: {os.strerror(number)}") from None
-        if isinstance(error, OSError) and number in _NAMES:
-            name = Path(str(error.filename)).name[:80]
-            raise InputError(f"name must be one that a file can have, got {name!r}") from None
         raise
 
 
-def _system_number(error: BaseException) -> int | None:
-    """What the system calls an error by; some libraries, such as safetensors, only write it."""
-    if isinstance(error, OSError):
-        return error.errno
-    written = re.search(r"\(os error (\d+)\)$", str(error))
-    return int(written[1]) if written else None
+def _clear(*homes: Path) -> None:
+    """Remove the scratch folders of killed processes."""
+    for left in (left for home in homes for left in home.glob(f"{_SCRATCH}*")):
+        with held(left) as free:
+            if free:
+                shutil.rmtree(left, ignore_errors=True)
 
 
-def _open_to_all(scratch: Path) -> None:
-    """Let files be read by whoever may look into their folder: some libraries make them private."""
-    mode = scratch.stat().st_mode & 0o666
-    for path in scratch.rglob("*"):
+@contextmanager
+def _scratch(home: Path) -> Iterator[Path]:
+    """An empty folder below `home`, locked so that no other process removes it."""
+    while True:
+        with (
+            TemporaryDirectory(prefix=_SCRATCH, dir=home, ignore_cleanup_errors=True) as name,
+            held(Path(name)) as free,
+        ):
+            # Another process may have removed the folder before it was locked.
+            if free is not False and (files := Path(name)).exists():
+                (files / "files").mkdir()  # With the usual mode: `name` is private.
+                yield files / "files"
+                return
+
+
+def _move(files: Path, folder: Path, *, new: bool) -> None:
+    mode = files.stat().st_mode & 0o666
+    for path in files.rglob("*"):
         if path.is_file() and not path.is_symlink():
-            path.chmod(mode)
+            path.chmod(mode)  # safetensors makes private files.
+    if new:
+        with suppress(OSError):  # Another process has made the folder meanwhile.
+            files.rename(folder)
+            return
+    folder.mkdir(exist_ok=True)
+    with held(folder, wait=True):
+        for entry in files.iterdir():
+            if entry.is_file() and (folder / entry.name).is_dir():
+                raise InputError(f"{folder / entry.name} must be a file, got a folder of that name")
+        for entry in sorted(files.iterdir()):
+            entry.replace(folder / entry.name)
 
 
 @contextmanager
 def held(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
-    """Hold `folder` against other processes while the block runs; one that is killed lets go.
+    """Lock `folder` against other processes while the block runs; a killed process unlocks it.
 
-    Gives True if it is held; False if somebody else holds it, unless told to `wait`; None
-    where the system cannot say.
+    Gives True if it is locked, False if another process has it (unless told to `wait`), and
+    None where the system has no such locks.
     """
+    descriptor = None
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # It is gone, or this is Windows, where no folder can be opened.
-        yield None
-        return
-    try:
-        yield _lock(descriptor, wait)
+        locked = None
+        with suppress(OSError):  # The folder is gone, or a network drive has no locks.
+            if fcntl is not None:
+                descriptor = os.open(folder, os.O_RDONLY)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                    locked = True
+                except BlockingIOError:
+                    locked = False
+        yield locked
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _lock(descriptor: int, wait: bool) -> bool | None:
-    if fcntl is None:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # Some network drives know no locks.
-        return None
-    return True
+def _system_number(error: BaseException) -> int:
+    """The number of a system error; safetensors only writes it in its message."""
+    written = re.search(r"\(os error (\d+)\)$", str(error))
+    return (getattr(error, "errno", None) or 0) if not written else int(written[1])
 
 
-@contextmanager
-def _scratch(folder: Path, new: bool) -> Iterator[Path]:
-    """An empty folder, beside `folder` if that is new, else in it.
+def write_json(path: str | os.PathLike[str], content: Any, *, indent: int | None = 1) -> None:
+    """Write `content` as JSON in UTF-8; numbers that are not finite are an error.
 
-    The folder around it is held as long as this process lives, which tells others so.
+    Raises:
+        ValueError: If a number is not finite.
     """
-    home = folder.parent if new else folder
-    around = home / f"{_SCRATCH}{token_hex(8)}"
-    with ExitStack() as alive:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if new:
-                folder.rmdir()
-            else:
-                with held(folder.parent) as alone:
-                    if alone:  # Who made the folder may have been killed as soon as it was there.
-                        _clear(folder.parent)
-            with held(home, wait=True):  # Nobody clears what is made but not held yet.
-                _clear(home)
-                around.mkdir()
-                alive.enter_context(held(around))
-                for name in (around, _when_ready(around)):
-                    alive.callback(_settle, name)
-            (around / _FILES).mkdir()
-        except OSError as error:
-            raise InputError(f"folder must be writable, got {folder}: {error.strerror}") from None
-        yield around / _FILES
+    text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+    Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def _clear(home: Path) -> None:
-    """Settle the scratch folders of processes that are gone."""
-    for left in (*home.glob(f"{_READY}*"), *home.glob(f"{_SCRATCH}*")):
-        with held(left) as alone, suppress(OSError):  # What others left stops nobody.
-            if alone:
-                _settle(left)
+def as_path(path: Any) -> Path:
+    """`path` as a `Path`.
+
+    Raises:
+        InputError: If it is neither text nor path-like, or has a null character.
+    """
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str) or "\0" in name:
+        raise InputError(f"path must be the path of a file, got {quoted(path)}")
+    return Path(name)
 
 
-def _when_ready(around: Path) -> Path:
-    return around.with_name(around.name.replace(_SCRATCH, _READY))
+def content_of(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        InputError: If it cannot be read, or is a folder, a pipe or a device.
+    """
+    with reading(path, "a file that can be read"):
+        if not S_ISREG(path.stat().st_mode):
+            raise InputError("path must be a file, got a folder or a device")
+        return path.read_bytes()
 
 
-def _settle(around: Path) -> None:
-    """Move files that are ready to where they belong, and remove their scratch folder."""
-    files = around / _FILES
-    linked = around.is_symlink() or files.is_symlink()  # Such are not made here.
-    if around.name.startswith(_READY) and files.is_dir() and not linked:
-        for entry in sorted(files.iterdir()):
-            if not (around.parent / entry.name).is_dir():
-                entry.replace(around.parent / entry.name)
-    shutil.rmtree(around, ignore_errors=True)
+def text_of(content: bytes) -> str:
+    """UTF-8 as text, without a byte order mark.
+
+    Raises:
+        InputError: If it is not UTF-8.
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"text must be UTF-8, got something else at byte {error.start}") from None
 
 
-def _move(scratch: Path, folder: Path, new: bool) -> None:
-    if new:
-        with suppress(OSError):
-            scratch.rename(folder)
-            return
-        with _scratch(folder, new=False) as inside:  # Another process has made it meanwhile.
-            for entry in scratch.iterdir():
-                entry.rename(inside / entry.name)
-            _move(inside, folder, new=False)
-        return
-    for entry in sorted(scratch.iterdir()):
-        if entry.is_file() and (folder / entry.name).is_dir():
-            raise InputError(f"{folder / entry.name} must be a file, got a folder of that name")
-    with held(folder, wait=True):
-        _clear(folder)  # Whoever was killed on the way came first.
-        ready = _when_ready(scratch.parent)
-        scratch.parent.rename(ready)
-        _settle(ready)
+def parsed(content: bytes) -> Any:
+    """The value of JSON text.
+
+    Raises:
+        InputError: If it is not JSON in UTF-8, an object has a name twice, or a number is not
+            finite.
+    """
+    try:
+        return json.loads(
+            text_of(content), object_pairs_hook=without_twins, parse_constant=_no_number
+        )
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"text must be JSON: {error}") from None
+
+
+def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of a JSON object, for `json.loads`.
+
+    Raises:
+        InputError: If two have the same name.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise InputError("a JSON object must not have a name twice")
+    return found
+
+
+def _no_number(word: str) -> NoReturn:
+    raise InputError(f"numbers must be finite, got {word}")
 
 
 def utf8(name: str) -> str:
-    """A file's name as text that can be written, whatever the locale made of its bytes."""
+    """A file's name as text that UTF-8 can encode, in any locale."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
 def refuse_of_another(out: Path, model: str) -> None:
-    """Refuse a folder whose records are of another model, or such a file: they would be lost.
+    """Refuse to overwrite records of another model.
 
     Args:
-        out: What is to be written to; it need not be there.
-        model: As records have it in `made_by`.
+        out: Folder or file to be written; it may be missing.
+        model: Name of the model, as records have it in `made_by`.
 
     Raises:
-        InputError: With the name of the model whose results are there.
+        InputError: If a record there is of another model.
     """
     for path in sorted(out.glob("*.json")) if out.is_dir() else [out] if out.is_file() else []:
         try:
-            other = json.loads(content_of(path))["made_by"]["model"]
-        except (ValueError, LookupError, TypeError, RecursionError):
-            continue  # No record of a model's.
+            other = parsed(content_of(path))["made_by"]["model"]
+        except (ValueError, LookupError, TypeError):
+            continue  # Not a record of a model.
         if other != model:
             raise InputError(
                 f"out must not hold results of another model, got {path}, which is of"
-                f" {str(other)[:80]}: name another place, or delete it"
+                f" {quoted(other)}: choose another folder, or delete it"
             )
 
 
 def versions() -> dict[str, str]:
-    """The releases that a result depends on, for its record."""
+    """Releases of the packages that a result depends on, for its record."""
     names = ("interp", "torch", "transformers", "transformer-lens")
     return {name: version(name) for name in names}

@@ -112,7 +112,7 @@ def main(
 
     Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
     """
-    command.refuse_astray(context, OF_EITHER)
+    command.refuse_misplaced(context, OF_EITHER)
     import interp
     from interp import files
     from interp.show import figures as plots

@@ -9,7 +9,7 @@ from places import ROOT
 
 PACKAGE = ROOT / "interp"
 ROOMS = (
-    *("errors", "heads", "contents", "files", "memory", "text", "command"),
+    *("errors", "heads", "files", "contents", "memory", "text", "command"),
     *("attention", "kinds", "patterns", "models", "weights", "scan", "effects", "circuits"),
     *("trust", "sweep", "show", "course"),
 )
