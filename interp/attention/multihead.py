@@ -1,26 +1,26 @@
-"""Many heads side by side by one reshape, and the same token by token from a cache.
+"""Many heads in one reshape, and the same layer token by token from a cache.
 
     Q = X W_Q     [pos, head * d_k]   ->   [head, pos, d_k]
-    K, V from X (self-attention) or from another sequence (cross-attention), alike
+    K, V from X (self-attention) or from another sequence (cross-attention), in the same way
     Z = attention(Q, K, V)   [head, pos, d_value]   ->   [pos, head * d_value]
     out = Z W_O
 
 Heads are neighbouring columns of one matrix (Vaswani et al. 2017, arXiv 1706.03762, section
-3.2.2), so that one matrix product serves all of them. There is no position encoding here: what
-turns queries and keys comes before.
+3.2.2), so that one matrix product computes all of them. This module has no position encoding:
+rotate queries and keys before you call it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from interp.attention.operands import check_precise, check_tensor, check_window, group_size
 from interp.attention.reference import causal_mask, grouped_attention, sliding_window_mask
-from interp.errors import InputError
+from interp.errors import Count, InputError, checked
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,72 +28,45 @@ class Weights:
     """Weights of a layer of heads, each head a block of columns, right-multiplied (`x @ W`).
 
     Attributes:
-        W_Q: Head h has columns `h * d_k` to `(h + 1) * d_k`.
-        W_K: The same for key-value heads; its rows are as wide as what the keys come from.
-        W_V: The same, `d_value` columns for each key-value head.
-        W_O: Head h has rows `h * d_value` to `(h + 1) * d_value`.
+        W_Q: Query weights; head h has columns `h * d_k` to `(h + 1) * d_k`.
+        W_K: Key weights of the key-value heads, with a row per dimension of the keys' source.
+        W_V: Value weights, `d_value` columns per key-value head.
+        W_O: Output weights; head h has rows `h * d_value` to `(h + 1) * d_value`.
         heads: Number of query heads.
         kv_heads: Number of key-value heads: `heads` for multi-head, 1 for multi-query.
-        b_Q: Added to the queries, if given; so are the other biases.
-
-    Raises:
-        InputError: If the weights do not divide into these heads, do not fit together, or are not
-            all float32 or all float64.
+        b_Q: Bias of the queries; None: no bias. The other biases are alike.
     """
 
     W_Q: Float[Tensor, "d_model q_width"]
     W_K: Float[Tensor, "d_source k_width"]
-    W_V: Float[Tensor, "d_source_v v_width"]
+    W_V: Float[Tensor, "d_source v_width"]
     W_O: Float[Tensor, "z_width d_out"]
     heads: int
     kv_heads: int
-    b_Q: Float[Tensor, " b_q"] | None = None
-    b_K: Float[Tensor, " b_k"] | None = None
-    b_V: Float[Tensor, " b_v"] | None = None
-    b_O: Float[Tensor, " b_o"] | None = None
+    b_Q: Float[Tensor, " q_width"] | None = None
+    b_K: Float[Tensor, " k_width"] | None = None
+    b_V: Float[Tensor, " v_width"] | None = None
+    b_O: Float[Tensor, " d_out"] | None = None
 
     def __post_init__(self) -> None:
-        group = group_size(self.heads, self.kv_heads)
-        parts = {"Q": self.heads, "K": self.kv_heads, "V": self.kv_heads, "O": 1}
-        for name, number in parts.items():
-            weight, bias = getattr(self, f"W_{name}"), getattr(self, f"b_{name}")
-            check_tensor(f"W_{name}", weight, "row column")
-            check_precise(**{"W_Q": self.W_Q, f"W_{name}": weight})
-            width = weight.shape[1]
-            if width % number:
-                raise InputError(f"W_{name} must divide into {number} heads, got {width} columns")
-            if bias is not None:
-                check_tensor(f"b_{name}", bias, "column")
-                check_precise(**{f"W_{name}": weight, f"b_{name}": bias})
+        if self.heads % self.kv_heads:
+            raise InputError(
+                f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}"
+            )
+        for name in "QKVO":
+            bias, width = getattr(self, f"b_{name}"), getattr(self, f"W_{name}").shape[1]
             if bias is not None and bias.shape != (width,):
-                raise InputError(f"b_{name} must be of {width} numbers, got {tuple(bias.shape)}")
-        d_k, key_width = self.W_Q.shape[1] // self.heads, self.W_K.shape[1] // self.kv_heads
-        if d_k != key_width:
-            raise InputError(f"W_K must give keys as wide as queries, {d_k}, got {key_width}")
-        if self.W_K.shape[0] != self.W_V.shape[0]:
-            raise InputError(
-                f"W_V must have W_K's {self.W_K.shape[0]} rows, got {self.W_V.shape[0]}"
-            )
-        if self.W_O.shape[0] != self.W_V.shape[1] * group:
-            raise InputError(
-                f"W_O must have a row for each of the heads' {self.W_V.shape[1] * group} values,"
-                f" got {self.W_O.shape[0]}"
-            )
+                raise InputError(f"b_{name} must have shape ({width},), got {tuple(bias.shape)}")
 
     @classmethod
     def of_torch(cls, module: nn.MultiheadAttention) -> "Weights":
         """The weights of PyTorch's own module, which left-multiplies.
 
         Raises:
-            InputError: If it is no such module, if it adds keys of its own (`add_bias_kv`,
-                `add_zero_attn`), or if its keys and values come from sequences of unlike width.
+            InputError: If the module adds keys (`add_bias_kv`, `add_zero_attn`).
         """
-        if not isinstance(module, nn.MultiheadAttention):
-            raise InputError(
-                f"module must be a torch.nn.MultiheadAttention, got a {type(module).__name__}"
-            )
         if module.bias_k is not None or module.add_zero_attn:
-            raise InputError("module must add no keys of its own, got add_bias_kv or add_zero_attn")
+            raise InputError("module must add no keys, got add_bias_kv or add_zero_attn")
         if module.in_proj_weight is not None:
             q, k, v = module.in_proj_weight.chunk(3)
         else:
@@ -106,12 +79,12 @@ class Weights:
 
 
 class MultiHead(NamedTuple):
-    """What `multi_head_attention` returns.
+    """Output of `multi_head_attention`.
 
     Attributes:
-        out: The heads' outputs through W_O, summed, and its bias.
-        pattern: Each head's; rows sum to 1, or are 0 where nothing is allowed.
-        z: Each head's mean of values, before W_O.
+        out: Sum of the heads' outputs through W_O, plus its bias.
+        pattern: Pattern of each head; rows sum to 1, or are 0 where nothing is allowed.
+        z: Mean of values of each head, before W_O.
     """
 
     out: Float[Tensor, "batch pos d_out"]
@@ -120,7 +93,7 @@ class MultiHead(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Keys and values of the tokens so far: key-value heads only, which is why sharing pays.
+    """Keys and values of earlier tokens, for key-value heads only: shared heads need less memory.
 
     Attributes:
         k: Keys.
@@ -132,74 +105,54 @@ class Cache(NamedTuple):
 
 
 def multi_head_attention(
-    x: Float[Tensor, "..."],
+    x: Float[Tensor, "batch pos d_model"],
     weights: Weights,
     *,
-    source: Float[Tensor, "..."] | None = None,
-    mask: Shaped[Tensor, "..."] | None = None,
+    source: Float[Tensor, "batch source_pos d_source"] | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
     allow_empty: bool = False,
 ) -> MultiHead:
     """Multi-head attention, grouped if `weights` share keys; PyTorch's `nn.MultiheadAttention`.
 
     Args:
-        x: What queries are made from, `[batch, pos, d_model]`.
-        weights: Of all heads.
-        source: What keys and values are made from, `[batch, source_pos, d_source]`: another
-            sequence for cross-attention, x itself if left out.
-        mask: Boolean, True where attention is allowed (PyTorch's module means the opposite);
+        x: Residual stream from which the layer computes queries.
+        weights: Weights of all heads.
+        source: Sequence from which the layer computes keys and values, for cross-attention;
+            None: x itself.
+        mask: True where attention is allowed (PyTorch's module means the opposite);
             broadcasts to `[batch, head, query, key]`.
         allow_empty: As for `interp.attention.reference.attention`.
-
-    Raises:
-        InputError: If x or source do not fit the weights, or as `attention`.
     """
     q, k, v = _project(x, x if source is None else source, weights)
     attended = grouped_attention(q, k, v, mask=mask, allow_empty=allow_empty)
-    return MultiHead(
-        _output(attended.out, weights),
-        attended.pattern,
-        rearrange(attended.out, "batch head pos d -> batch pos head d"),
-    )
+    z = rearrange(attended.out, "batch head pos d -> batch pos head d")
+    return MultiHead(_output(attended.out, weights), attended.pattern, z)
 
 
+@checked
 def cached_attention(
-    x: Float[Tensor, "..."],
+    x: Float[Tensor, "batch new d_model"],
     weights: Weights,
     cache: Cache | None = None,
     *,
-    window: int | None = None,
+    window: Count | None = None,
 ) -> tuple[Float[Tensor, "batch new d_out"], Cache]:
-    """Causal self-attention of new tokens to those in the cache and to each other.
+    """Causal self-attention of new tokens to the cached ones and to each other.
 
-    Step by step it gives what one pass over the whole sequence gives, since under a causal mask
-    no key or value depends on what comes later.
+    Step by step it gives the output of one pass over the whole sequence, since under a causal
+    mask keys and values do not depend on later tokens.
 
     Args:
-        x: The new tokens, one or more, `[batch, new, d_model]`.
-        weights: Of all heads.
-        cache: Of all tokens before; None: there are none. It is left as it is.
-        window: How many keys a query sees, itself included; older ones leave the cache.
+        x: New tokens, one or more.
+        weights: Weights of all heads.
+        cache: Keys and values of all earlier tokens, left unchanged; None: no earlier tokens.
+        window: Number of keys that a query sees, itself included; older keys leave the cache.
 
     Returns:
-        The output at the new tokens, and the cache with them in it.
-
-    Raises:
-        InputError: If x does not fit the weights, or the cache fits neither.
+        The output at the new tokens, and a cache that includes them.
     """
-    if window is not None:
-        check_window(window)
     q, k, v = _project(x, x, weights)
     if cache is not None:
-        if not isinstance(cache, Cache):
-            raise InputError(f"cache must be a Cache, got a {type(cache).__name__}")
-        for name, old, new in (("k", cache.k, k), ("v", cache.v, v)):
-            check_tensor(f"cache.{name}", old, "batch kv_head pos width")
-            check_precise(x=x, **{f"cache.{name}": old})
-            if (*old.shape[:2], old.shape[3]) != (*new.shape[:2], new.shape[3]):
-                raise InputError(
-                    f"cache.{name} must be [batch, kv_head, pos, width] like {tuple(new.shape)}"
-                    f" but for pos, got {tuple(old.shape)}"
-                )
         k, v = torch.cat([cache.k, k], dim=2), torch.cat([cache.v, v], dim=2)
     queries, keys = q.shape[2], k.shape[2]
     if window is None:
@@ -207,34 +160,17 @@ def cached_attention(
     else:
         mask = sliding_window_mask(queries, keys, window=window)
     out = _output(grouped_attention(q, k, v, mask=mask).out, weights)
-    held = slice(None) if window is None else slice(-window, None)
-    return out, Cache(k[:, :, held], v[:, :, held])
+    kept = slice(None) if window is None else slice(-window, None)
+    return out, Cache(k[:, :, kept], v[:, :, kept])
 
 
-def _project(x: Tensor, source: Tensor, weights: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _project(x: Tensor, source: Tensor, weights: Weights) -> Iterator[Tensor]:
     """Queries, keys and values, each `[batch, head, pos, width]`."""
-    if not isinstance(weights, Weights):
-        raise InputError(f"weights must be Weights, got a {type(weights).__name__}")
-    check_tensor("x", x, "batch pos d_model")
-    check_tensor("source", source, "batch source_pos d_source")
-    check_precise(W_Q=weights.W_Q, x=x, source=source)
-    parts = {"Q": (x, weights.heads), "K": (source, weights.kv_heads)}
-    parts["V"] = parts["K"]
-    made = []
-    for name, (rows, heads) in parts.items():
+    parts = (("Q", x, weights.heads), ("K", source, weights.kv_heads))
+    for name, rows, heads in (*parts, ("V", *parts[1][1:])):
         weight, bias = getattr(weights, f"W_{name}"), getattr(weights, f"b_{name}")
-        if rows.shape[-1] != weight.shape[0]:
-            given = "x" if rows is x else "source"
-            raise InputError(
-                f"{given} must be as wide as W_{name} has rows, {weight.shape[0]},"
-                f" got {rows.shape[-1]}"
-            )
         flat = rows @ weight if bias is None else rows @ weight + bias
-        made.append(rearrange(flat, "batch pos (head d) -> batch head pos d", head=heads))
-    if len(x) != len(source):
-        raise InputError(f"source must have as many rows as x, {len(x)}, got {len(source)}")
-    q, k, v = made
-    return q, k, v
+        yield rearrange(flat, "batch pos (head d) -> batch head pos d", head=heads)
 
 
 def _output(z: Tensor, weights: Weights) -> Tensor:

@@ -1,32 +1,27 @@
-"""Attention by tiles: exact, and never `pos x pos`."""
+"""Attention by tiles: exact, without a `pos x pos` tensor."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float
+from pydantic import Field
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from interp.attention.operands import (
-    check_heads,
-    check_number,
-    check_tensor,
-    check_window,
-    refuse_empty,
-)
-from interp.errors import InputError, truth, whole
+from interp.attention.operands import group_size, refuse_empty
+from interp.errors import Count, InputError, checked
 
 
 class Tiled(NamedTuple):
-    """What `tiled_attention` returns.
+    """Output of `tiled_attention`.
 
     Attributes:
-        out: The values' mean under the pattern.
-        lse: Log-sum-exp of each query's scores, in nats; the learned sink's score is in it.
-            Minus infinity where a query has nothing allowed.
-        mean_score: The scores' mean under the pattern, so that `lse - mean_score` is the
-            entropy (where there is no learned sink).
+        out: Mean of the values under the pattern.
+        lse: Log-sum-exp of each query's scores, in nats, the learned sink's score included.
+            Minus infinity where a query has no allowed key.
+        mean_score: Mean of the scores under the pattern. Without a learned sink,
+            `lse - mean_score` is the entropy.
     """
 
     out: Float[Tensor, "batch head query d_value"]
@@ -34,87 +29,72 @@ class Tiled(NamedTuple):
     mean_score: Float[Tensor, "batch head query"]
 
 
+@checked
 def tiled_attention(
-    q: Float[Tensor, "..."],
-    k: Float[Tensor, "..."],
-    v: Float[Tensor, "..."],
+    q: Float[Tensor, "batch head query d_k"],
+    k: Float[Tensor, "batch kv_head key d_k"],
+    v: Float[Tensor, "batch kv_head key d_value"],
     *,
-    scale: float,
+    scale: Annotated[float, Field(allow_inf_nan=False)],
     causal: bool = True,
-    window: int | None = None,
-    real: Shaped[Tensor, "..."] | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, "..."] | None = None,
+    window: Count | None = None,
+    real: Bool[Tensor, "batch key"] | None = None,
+    softcap: Annotated[float, Field(gt=0)] | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
     allow_empty: bool = False,
-    tile: int = 256,
+    tile: Count = 256,
 ) -> Tiled:
     """Attention by tiles of `tile` queries and keys, with the online softmax.
 
-    A row's softmax needs its largest score m and the sum l of `exp(score - m)`. Both can be
-    kept while the keys go by: when a tile brings a larger score, what has been summed so far
-    is scaled by `exp(m_old - m_new)` (Milakov & Gimelshein 2018, arXiv 1805.02867; Dao et al.
-    2022, arXiv 2205.14135). The mean under the pattern is kept as such, not as a sum, so that
-    values near the end of their range stay in it. Arithmetic is float32, or float64 if any of
-    q, k, v and the sinks is.
+    The softmax of a row needs its largest score m and the sum l of `exp(score - m)`. Both can be
+    updated key by key: when a tile has a larger score, the sums so far are multiplied by
+    `exp(m_old - m_new)` (Milakov & Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022, arXiv
+    2205.14135). The running value is the mean under the pattern, not a sum, so that values near
+    the end of their range do not overflow. Arithmetic is float32, or float64 if q, k, v or the
+    sinks are.
 
-    Gradients are made the same way: the backward pass computes the tiles of `tile` queries
-    again and holds no more than those at a time, `tile x key`.
+    The backward pass computes the tiles of `tile` queries again, so that it needs memory for
+    `tile x key` scores only.
 
     Args:
-        q: Queries `[batch, head, query, d_k]`; head `h` reads keys and values of
-            `h // (head / kv_head)`. They are the last ones: query i stands at `key - query + i`.
-        k: Keys `[batch, kv_head, key, d_k]`.
-        v: Values `[batch, kv_head, key, d_value]`.
-        scale: Of `q . k`; queries are multiplied by it first.
+        q: Queries; head `h` reads key-value head `h // (head / kv_head)`. They are the last
+            positions: query i is at `key - query + i`.
+        k: Keys.
+        v: Values.
+        scale: Factor of `q . k`, applied to the queries first.
         causal: Whether keys after the query are hidden.
-        window: How many keys back a query may look, itself included, and as many ahead if not
-            causal; None: no limit.
-        real: Boolean `[batch, key]`, False for padding, which no query sees; None: no padding.
-        softcap: If given, scores become `softcap * tanh(score / softcap)` (Gemma 2).
-        sinks: A score per head that joins the softmax and has no value (gpt-oss).
-        allow_empty: A query with nothing allowed gets an output of zeros; else it is refused.
-        tile: Rows and columns of scores held at a time, for every head.
+        window: Number of keys back that a query may see, itself included, and as many ahead if
+            not causal; None: no limit.
+        real: False for padding, which no query sees; None: no padding.
+        softcap: Limit of the scores, which become `softcap * tanh(score / softcap)` (Gemma 2).
+        sinks: Score per head that joins the softmax and has no value (gpt-oss).
+        allow_empty: Whether a query may have no allowed key; its output is then zeros.
+        tile: Rows and columns of scores in memory at a time, for every head.
 
     Returns:
-        `out`, `lse` and `mean_score`, float32 or float64; NaN for a query that sees a key or a
-        value that is not finite, and for no other.
+        Output, log-sum-exp and mean score, float32 or float64; NaN only for queries that see a
+        key or a value that is not finite.
 
     Raises:
-        InputError: If shapes do not fit, an axis is empty, the scale is no finite number, the
-            soft-cap none above 0, the window or tile no whole number of at least 1, `causal` or
-            `allow_empty` no bool, `real` not boolean, or if a query has nothing allowed.
+        InputError: If shapes do not fit, or a query has no allowed key.
     """
-    check_heads(q, k, v)
-    causal, allow_empty = truth("causal", causal), truth("allow_empty", allow_empty)
-    check_number("scale", scale)
-    if softcap is not None:
-        check_number("softcap", softcap, positive=True)
+    group_size(q, k, v)
     queries, keys, kv_heads = q.shape[2], k.shape[2], k.shape[1]
     if queries > keys and (causal or window is not None):
         raise InputError(f"q must have no more positions than k, {keys}, got {queries}")
-    if window is not None:
-        window = min(check_window(window), keys)
-    tile = min(whole("tile", tile, least=1), keys)
-    if real is not None:
-        check_tensor("real", real, "batch key")
-        if real.dtype != torch.bool or real.shape != (len(k), keys):
-            raise InputError(
-                f"real must be boolean of shape {(len(k), keys)},"
-                f" got {real.dtype} of {tuple(real.shape)}"
-            )
-    if sinks is not None:
-        check_tensor("sinks", sinks, "head")
-        if len(sinks) != q.shape[1]:
-            raise InputError(f"sinks must be one for each of {q.shape[1]} heads, got {len(sinks)}")
-        if not sinks.isfinite().all():
-            raise InputError("sinks must be finite, got NaN or infinity")
+    window = None if window is None else min(window, keys)
+    tile = min(tile, keys)
+    for name, x, shape in (("real", real, (len(k), keys)), ("sinks", sinks, (q.shape[1],))):
+        if x is not None and x.shape != shape:
+            raise InputError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
     exact = torch.float32
     for x in (q, k, v, *([] if sinks is None else [sinks])):
         exact = torch.promote_types(exact, x.dtype)
-    # Scaled before they are multiplied, products stay in range that would leave it.
+    # Scaled before they are multiplied, products stay in range.
     grouped = rearrange(q.to(exact) * scale, "b (kv g) q d -> b kv g q d", kv=kv_heads)
     k, v = k.to(exact), v.to(exact)
-    # A weight of 0 times NaN is NaN: such keys and values are taken out, and who sees them told.
+    # A weight of 0 times NaN is NaN: such keys and values become 0, and the scores of their keys
+    # NaN where a query sees them.
     broken = ~(k.isfinite().all(-1) & v.isfinite().all(-1))
     if broken.any():
         k, v = (x.masked_fill(broken[..., None], 0) for x in (k, v))
@@ -152,7 +132,7 @@ def _rows(
     softcap: float | None,
     tile: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the queries from position `first` on see, one tile of keys after the other."""
+    """Attention of the queries from position `first` on, one tile of keys after the other."""
     query = torch.arange(first, first + block.shape[3], device=block.device)[:, None]
     top = torch.full(block.shape[:-1], -torch.inf, dtype=block.dtype, device=block.device)
     total = torch.zeros_like(top)
@@ -184,7 +164,7 @@ def _rows(
                 rearrange(broken[:, :, columns], "b k n -> b k 1 1 n"), torch.nan
             )
         scores = scores.masked_fill(hidden, -torch.inf)
-        # The largest score cancels, so no gradient need pass through it.
+        # The largest score cancels, so it needs no gradient.
         higher = top.maximum(scores.detach().amax(-1))
         base = torch.where(higher == -torch.inf, 0, higher)  # Nothing seen yet.
         weights = torch.exp(scores - base[..., None])

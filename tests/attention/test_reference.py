@@ -1,5 +1,5 @@
-import inspect
 import math
+from inspect import unwrap  # Without the shape checks that only tests make.
 
 import pytest
 import torch
@@ -12,18 +12,16 @@ import interp
 from interp.attention.reference import (
     attention,
     attention_scores,
-    bidirectional_mask,
     causal_mask,
     grouped_attention,
     hide,
-    padding_mask,
     sliding_window_mask,
     softmax,
 )
 from interp.errors import InputError
 
 CLOSE = 1e-6
-many = settings(max_examples=40, deadline=None, derandomize=True)
+many = settings(max_examples=25, deadline=None, derandomize=True)
 small, width = st.integers(1, 12), st.integers(1, 40)
 
 
@@ -44,7 +42,7 @@ def same_with_gradients(ours: Tensor, theirs: Tensor, inputs: tuple[Tensor, ...]
 
 @many
 @given(small, small, small, small, width, width, st.integers(0, 10**6))
-def test_it_is_pytorchs_under_any_mask(batch, heads, queries, keys, d_k, d_value, seed):
+def test_attention_equals_pytorch_under_any_mask(batch, heads, queries, keys, d_k, d_value, seed):
     shapes = (batch, heads, queries, d_k), (batch, heads, keys, d_k), (batch, heads, keys, d_value)
     q, k, v = (randn(*shape, seed=seed + i) for i, shape in enumerate(shapes))
     mask = randn(batch, heads, queries, keys, seed=seed + 3) > 0  # Some rows allow nothing.
@@ -58,7 +56,7 @@ def test_it_is_pytorchs_under_any_mask(batch, heads, queries, keys, d_k, d_value
 
 @many
 @given(small, st.integers(1, 4), st.integers(1, 4), small, width, st.integers(0, 10**6))
-def test_grouped_heads_are_pytorchs(batch, kv_heads, group, length, d_k, seed):
+def test_grouped_heads_equal_pytorch(batch, kv_heads, group, length, d_k, seed):
     q = randn(batch, kv_heads * group, length, d_k, seed=seed)
     k, v = (randn(batch, kv_heads, length, d_k, seed=seed + i) for i in (1, 2))
     ours = grouped_attention(q, k, v, mask=causal_mask(length))
@@ -68,7 +66,7 @@ def test_grouped_heads_are_pytorchs(batch, kv_heads, group, length, d_k, seed):
 
 @many
 @given(small, width, st.floats(0.01, 30), st.integers(0, 10**6))
-def test_softmax_is_pytorchs(rows, length, size, seed):
+def test_softmax_equals_pytorch(rows, length, size, seed):
     scores = (size * randn(rows, length, seed=seed)).detach().requires_grad_()
     ours, theirs = softmax(scores), torch.softmax(scores, -1)
     assert same_with_gradients(ours, theirs, (scores,))
@@ -81,7 +79,7 @@ def test_one_sequence_without_batch_or_heads_and_any_scale(scale):
     assert close(attention(q, k, v, scale=scale).out, theirs[0])
 
 
-def test_gradients_are_exact_in_float64_where_a_row_is_empty_too():
+def test_gradients_are_exact_in_float64_even_of_empty_rows():
     q, k, v = (randn(2, 3, 4, seed=i).double().detach().requires_grad_() for i in range(3))
     mask = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
     assert torch.autograd.gradcheck(
@@ -127,12 +125,6 @@ def test_masks_by_eye():
     assert allowed(sliding_window_mask(3, window=1)) == ["x..", ".x.", "..x"]
     assert allowed(sliding_window_mask(2, window=9)) == allowed(causal_mask(2))
     assert allowed(sliding_window_mask(3, window=2, causal=False)) == ["xx.", "xxx", ".xx"]
-    assert allowed(bidirectional_mask(2, 3)) == ["xxx", "xxx"]
-    real = torch.tensor([[True, True, False], [False, True, True]])
-    both = causal_mask(3) & padding_mask(real)
-    assert both.shape == (2, 1, 3, 3)
-    assert allowed(both[0, 0]) == ["x..", "xx.", "xx."]
-    assert allowed(both[1, 0]) == ["...", ".x.", ".xx"]
 
 
 def test_padding_of_either_side_changes_nothing_for_the_tokens():
@@ -141,16 +133,16 @@ def test_padding_of_either_side_changes_nothing_for_the_tokens():
     for before, after in ((2, 0), (0, 2), (1, 3)):
         padded = (F.pad(x, (0, 0, before, after), value=9.0) for x in (q, k, v))
         real = F.pad(torch.ones(1, 5), (before, after)).bool()
-        mask = causal_mask(5 + before + after) & padding_mask(real)
+        mask = causal_mask(5 + before + after) & real[:, None, None]
         out = attention(*padded, mask=mask, allow_empty=True).out
         assert torch.allclose(out[:, :, before : before + 5], alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("hole", [math.nan, math.inf])
-def test_what_no_query_may_see_contributes_nothing_whatever_is_there(hole):
+def test_hidden_numbers_contribute_nothing_even_nan(hole):
     """Not to the output and not to the gradients, where a weight of 0 times NaN would."""
     inputs = [randn(1, 2, 5, 4, seed=i).detach() for i in range(3)]
-    mask = causal_mask(5) & padding_mask(torch.tensor([[False, True, True, True, False]]))
+    mask = causal_mask(5) & torch.tensor([False, True, True, True, False])
     mask = mask & torch.tensor([True] * 4 + [False])[:, None]
     results = []
     for filling in (0.0, hole):
@@ -165,7 +157,7 @@ def test_what_no_query_may_see_contributes_nothing_whatever_is_there(hole):
 
 
 @pytest.mark.fault("B38")
-def test_scores_far_below_any_constant_still_let_nothing_through_the_mask():
+def test_the_mask_holds_for_scores_below_any_constant():
     """A mask that adds a large negative number would let the future win here."""
     q, k = torch.ones(1, 4, 1), -torch.tensor([[[3e38], [2e38], [1e38], [0.0]]])
     pattern = attention(q, k, k, mask=causal_mask(4), scale=1.0).pattern
@@ -173,7 +165,7 @@ def test_scores_far_below_any_constant_still_let_nothing_through_the_mask():
 
 
 @pytest.mark.fault("B91")
-def test_entropy_is_that_of_the_allowed_keys_however_large_the_buffer():
+def test_entropy_ignores_unused_room_in_the_buffer():
     def entropy(pattern: Tensor) -> Tensor:
         return torch.special.entr(pattern).sum(-1)
 
@@ -181,7 +173,7 @@ def test_entropy_is_that_of_the_allowed_keys_however_large_the_buffer():
     held = [F.pad(x, (0, 0, 0, 112)) for x in (k, v)]
     real = (torch.arange(128) < 16)[None]
     small = attention(q, k, v, mask=causal_mask(16)).pattern
-    mask = F.pad(causal_mask(16), (0, 112), value=True) & padding_mask(real)
+    mask = F.pad(causal_mask(16), (0, 112), value=True) & real[:, None, None]
     large = attention(q, *held, mask=mask).pattern
     assert torch.allclose(entropy(large), entropy(small), atol=1e-6)
     assert torch.allclose(large.topk(3).values, small.topk(3).values, atol=1e-6)
@@ -199,7 +191,6 @@ def test_heads_get_the_same_scores_from_a_pattern_in_a_larger_buffer():
         assert found.scores == pytest.approx(expected.scores)
 
 
-plain = inspect.unwrap  # Without the types that are checked in tests alone.
 X = torch.ones(2, 3, 4)
 
 
@@ -210,107 +201,35 @@ def holed(value: float) -> Tensor:
 
 
 REFUSED = {
-    "q must have d_k of at least 1, got shape (2, 3, 0)": lambda: attention(X[..., :0], X, X),
-    "v must have d_value of at least 1, got shape (2, 3, 0)": lambda: attention(X, X, X[..., :0]),
-    "q must be [..., query, d_k], got shape (4,)": lambda: plain(attention_scores)(X[0, 0], X),
-    "q must be a torch tensor, got a ndarray": lambda: plain(attention)(X.numpy(), X, X),
-    "k must be a torch tensor, got a list": lambda: plain(attention)(X, X.tolist(), X),
-    "mask must be a torch tensor, got a list": lambda: plain(attention)(X, X, X, mask=[[True]]),
-    "scale must be a finite number, got 'x'": lambda: plain(attention_scores)(X, X, scale="x"),
-    "scale must be a finite number, got nan": lambda: attention_scores(X, X, scale=math.nan),
-    "q must have d_k of at least 1, got shape (2, 3, 0) (2)": lambda: attention_scores(
-        X[..., :0], X[..., :0]
+    "k, narrower": lambda: unwrap(attention)(X, X[..., :1], X),
+    "k, fewer rows": lambda: unwrap(attention)(X, X[:1], X),
+    "k, narrower, scores": lambda: unwrap(attention_scores)(X, X[..., :1]),
+    "v, fewer keys": lambda: unwrap(attention)(X, X, X[:, :1]),
+    "v, fewer rows": lambda: unwrap(attention)(X, X, X[:1]),
+    "heads, not a multiple": lambda: grouped_attention(
+        *(X.new_ones(1, n, 3, 4) for n in (3, 2, 2))
     ),
-    "k must be as wide as q, 4, got 3 (2)": lambda: attention_scores(X, X[..., :3]),
-    "q must be float32 or float64, got torch.int64": lambda: attention_scores(X.long(), X.long()),
-    "k must have no empty axis, got shape (2, 0, 4)": lambda: attention(X, X[:, :0], X[:, :0]),
-    "k must be as wide as q, 4, got 3": lambda: attention(X, X[..., :3], X),
-    "v must have a row for each of k's, (2, 3), got (2, 2)": lambda: attention(X, X, X[:, :2]),
-    "k must have q's axes before the last two, (2,), got shape (1, 3, 4)": lambda: attention(
-        X, X[:1], X[:1]
+    "q, half": lambda: attention(*3 * [X.half()]),
+    "scores, half": lambda: softmax(X.half()),
+    "mask, numbers": lambda: unwrap(attention)(X, X, X, mask=torch.ones(3, 3)),
+    "mask, too few keys": lambda: attention(X, X, X, mask=torch.ones(3, 2).bool()),
+    "mask, too many axes": lambda: attention(X, X, X, mask=torch.ones(1, 2, 3, 3).bool()),
+    "mask, widens": lambda: hide(torch.ones(3, 1), causal_mask(3)),
+    "mask, an empty row": lambda: attention(X, X, X, mask=torch.arange(3)[:, None] != 1),
+    "q, not finite": lambda: attention(X * math.nan, X, X),
+    "k, not finite": lambda: attention(X, holed(math.inf), X),
+    "v, not finite": lambda: attention(X, X, holed(math.nan), mask=causal_mask(3)),
+    "scores, overflow": lambda: attention(1e30 * X, 1e30 * X, X),
+    "scores, overflow downwards": lambda: attention(
+        torch.cat([X[:, :1], 1e30 * X[:, 1:]], 1), -1e30 * X, X, mask=causal_mask(3)
     ),
-    "q must be float32 or float64, got torch.float16": lambda: attention(X.half(), X, X),
-    "v must be float32 or float64, got torch.bfloat16": lambda: attention(X, X, X.bfloat16()),
-    "k must be torch.float32 like the others, got torch.float64": lambda: attention(
-        X, X.double(), X
-    ),
-    "mask must be boolean, True where allowed, got torch.float32": lambda: attention(
-        X, X, X, mask=torch.ones(3, 3)
-    ),
-    "mask must be boolean, True where allowed, got torch.int64": lambda: attention(
-        X, X, X, mask=torch.ones(3, 3, dtype=torch.long)
-    ),
-    "mask must broadcast to [..., query, key] of (2, 3, 3), got shape (3, 2)": lambda: attention(
-        X, X, X, mask=torch.ones(3, 2).bool()
-    ),
-    "mask must broadcast to [..., query, key] of (2, 3, 3), got shape (1, 2, 3, 3)": lambda: (
-        attention(X, X, X, mask=torch.ones(1, 2, 3, 3).bool())
-    ),
-    "mask must allow every query a key, unless allow_empty is set, got none for the query at"
-    " (0, 1)": lambda: attention(X, X, X, mask=torch.tensor([[True], [False], [True]])),
-    "q must be finite where it is seen, got nan at (0, 0)": lambda: attention(X * math.nan, X, X),
-    "k must be finite where it is seen, got inf at (1, 2)": lambda: attention(
-        X, holed(math.inf), X
-    ),
-    "v must be finite where it is seen, got nan at (1, 2)": lambda: attention(
-        X, X, holed(math.nan), mask=causal_mask(3)
-    ),
-    "scores must be in the range of float32, got inf at (0, 0, 0): q, k or scale is too large": (
-        lambda: attention(1e30 * X, 1e30 * X, X)
-    ),
-    "scores must be in the range of float32, got -inf at (0, 1, 0): q, k or scale is too large": (
-        lambda: attention(
-            torch.cat([X[:, :1], 1e30 * X[:, 1:]], 1), -1e30 * X, X, mask=causal_mask(3)
-        )
-    ),
-    "scores must be finite, or minus infinity where hidden, got NaN or inf": lambda: softmax(
-        torch.tensor([1.0, math.inf])
-    ),
-    "scores must have key of at least 1, got shape (2, 0)": lambda: softmax(torch.ones(2, 0)),
-    "scores must be [..., key], got shape ()": lambda: plain(softmax)(torch.tensor(1.0)),
-    "scores must be float32 or float64, got torch.float16": lambda: softmax(X.half()),
-    "scores must be float32 or float64, got torch.int64": lambda: softmax(X.long()),
-    "scores must be a torch tensor, got a list": lambda: plain(hide)([[1.0]], causal_mask(1)),
-    "scores must be float32 or float64, got torch.int64 (2)": lambda: plain(hide)(
-        X.long(), causal_mask(3)
-    ),
-    "allow_empty must be True or False, got 'no'": lambda: plain(softmax)(X, allow_empty="no"),
-    "causal must be True or False, got 'no'": lambda: plain(sliding_window_mask)(
-        3, window=2, causal="no"
-    ),
-    "queries must be no more than keys, 2, got 3": lambda: causal_mask(3, 2),
-    "queries must be at least 1, got 0": lambda: causal_mask(0),
-    "queries must be at least 1, got 0 (2)": lambda: bidirectional_mask(0, 3),
-    "keys must be at least 1, got 0": lambda: bidirectional_mask(3, 0),
-    "window must be at least 1, got 0": lambda: sliding_window_mask(3, window=0),
-    "window must be a whole number, got nan": lambda: plain(sliding_window_mask)(
-        3, window=math.nan
-    ),
-    "real must be [batch, key], got shape (3,)": lambda: padding_mask(torch.ones(3).bool()),
-    "real must be boolean, True for a token, got torch.int64": lambda: padding_mask(
-        torch.ones(2, 3, dtype=torch.long)
-    ),
-    "heads must be a multiple of kv_heads, got 3 and 2": lambda: grouped_attention(
-        *(torch.ones(1, heads, 3, 4) for heads in (3, 2, 2))
-    ),
-    "q must be [batch, head, query, d_k], got shape (2, 3, 4)": lambda: grouped_attention(X, X, X),
-    "k must be [batch, kv_head, key, d_k], got shape (2, 3, 4)": lambda: grouped_attention(
-        X[None], X, X
-    ),
-    "k must have as many rows as q, 1, got 2": lambda: grouped_attention(
-        X[:1, None], X[:, None], X[:, None]
-    ),
+    "queries, too many": lambda: causal_mask(3, 2),
+    "queries, no number": lambda: causal_mask(0),
+    "window, no number": lambda: sliding_window_mask(3, window=0),
 }
 
 
-@pytest.mark.parametrize(("message", "call"), REFUSED.items(), ids=REFUSED)
-def test_bad_input_gets_the_rule_and_the_value_in_one_line(message, call):
-    with pytest.raises(InputError) as caught:
+@pytest.mark.parametrize(("name", "call"), REFUSED.items(), ids=REFUSED)
+def test_operands_with_a_silently_wrong_result_are_refused(name, call):
+    with pytest.raises(InputError, match=f"^{name.partition(',')[0]} must"):
         call()
-    assert str(caught.value) == message.removesuffix(" (2)")
-
-
-@pytest.mark.parametrize("made", [causal_mask, bidirectional_mask])
-def test_a_mask_that_memory_has_no_room_for_is_refused_before_it_is_made(made):
-    with pytest.raises(InputError, match=f"masks of {10**20} x {10**20} must fit in memory"):
-        made(10**20)
