@@ -255,7 +255,7 @@ def _prompts(
 ) -> tuple[list[list[int]], list[str] | None]:
     """The token ids of each prompt, and titles where the prompts are our own."""
     from interp.kinds import probes as tokens
-    from interp.scan.scan import encoded_passages
+    from interp.scan.plan import encoded_passages
 
     if texts:
         rows = []

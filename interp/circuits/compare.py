@@ -30,7 +30,8 @@ from interp.models import Model, load_model
 from interp.models.hooks import attention_patterns, run
 from interp.models.stream import stream, streams
 from interp.scan.columns import EFFECT
-from interp.scan.scan import LENGTH, scan_heads
+from interp.scan.plan import row_length
+from interp.scan.scan import scan_heads
 from interp.scan.table import HeadScan
 from interp.weights.direct import Readout
 from interp.weights.folded import composition_scores, embedding, head_weights, token_sample
@@ -292,7 +293,7 @@ _BY_WEIGHTS += ["qk_match", "ov_copy"]
 
 
 def _repeated(model: Model, rows: int, seed: int, **options: int) -> Probe:
-    length = options.pop("length", min(LENGTH, model.n_ctx))
+    length = options.pop("length", row_length(model))
     return repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed, **options)
 
 
@@ -311,7 +312,7 @@ def _losses(model: Model, probe: Probe) -> dict[str, float]:
 
 def _by_period(model: Model, head: Head, rows: int, seed: int) -> list[dict[str, int | float]]:
     """Rows of one period each: an eighth, a quarter, three eighths and half of a row."""
-    body = min(LENGTH, model.n_ctx) - (model.bos is not None)
+    body = row_length(model) - (model.bos is not None)
     made = []
     for period in sorted({max(4, body * eighths // 8) for eighths in (1, 2, 3, 4)}):
         probe = _repeated(model, rows, seed, period=period)

@@ -36,7 +36,6 @@ from torch import Tensor
 from interp.attention.tiles import tiled_attention
 from interp.effects.edges import Edge, PathEffects, edges_of
 from interp.errors import InputError, said, whole, whole_seed
-from interp.files import versions
 from interp.heads import Head
 from interp.kinds.mass import FromQK, Tally
 from interp.kinds.probes import Probe, repeated
@@ -46,7 +45,8 @@ from interp.models import Model, evaluating, load_model
 from interp.models.hooks import attention_layers, run_with
 from interp.models.reading import Reading, rereading
 from interp.models.stream import stream, streams, told_apart
-from interp.scan.scan import LENGTH
+from interp.scan.plan import row_length
+from interp.scan.record import Record
 from interp.weights.direct import Readout, through
 
 _TOKENS = 4096
@@ -96,11 +96,7 @@ def path_effects(
         if not any(sender.layer < head.layer for sender in senders):
             raise InputError(f"to must come in a later layer than a source, got {head}")
     rows, seed = whole("rows", rows, least=2), whole_seed(seed)
-    length = min(LENGTH, model.n_ctx) if length is None else whole("length", length)
-    if length > model.n_ctx:
-        raise InputError(
-            f"length must fit the model's context of {model.n_ctx} tokens, got {length}"
-        )
+    length = row_length(model, None if length is None else whole("length", length))
     probe = repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
     readout = _readout(model)
     by_layer = {
@@ -345,16 +341,11 @@ def _in_model(model: Model, argument: str, heads: Any) -> list[Head]:
 
 
 def _made_by(model: Model, probe: Probe, seed: int) -> dict[str, Any]:
-    return {
-        "model": model.name,
-        "revision": model.revision,
-        "dtype": model.dtype_name,
-        **model.on_device,
-        "bos": model.bos,
-        "seed": seed,
-        "removed": "the source's own output, put to zero, without biases",
-        "norm": "before attention: computed anew; final: scale held",
-        "interval": "95 % of resamples of the rows, after minus before",
-        "probes": [probe.record()],
-        "versions": versions(),
-    }
+    return Record.of_model(
+        model,
+        seed=seed,
+        removed="the source's own output, put to zero, without biases",
+        norm="before attention: computed anew; final: scale held",
+        interval="95 % of resamples of the rows, after minus before",
+        probes=[probe.record()],
+    )

@@ -18,7 +18,6 @@ from torch import Tensor
 from interp.effects import windowed
 from interp.effects.windowed import Cut
 from interp.errors import InputError, whole
-from interp.files import versions
 from interp.heads import Head
 from interp.kinds import probes
 from interp.kinds.evidence import interval
@@ -26,8 +25,9 @@ from interp.kinds.labels import LABELS
 from interp.kinds.mass import Tally
 from interp.models import Model
 from interp.models.hooks import attention_layers
-from interp.scan.scan import encoded_passages
-from interp.scan.table import HeadScan
+from interp.scan.plan import encoded_passages
+from interp.scan.record import Record
+from interp.scan.table import HeadScan, check_scan
 
 SCHEMA_VERSION = 1
 
@@ -95,8 +95,7 @@ def sink_experiment(
     check_sizes(size=size, kept=kept, length=length)
     whole("rows", rows, least=2)
     caches, start = conditions(size, kept), size + kept
-    check_scan(scan, model.name)
-    _check_heads(model, scan)
+    check_scan(scan, model)
     windowed.check(model, length)
     text = probes.text(encoded_passages(model), rows=rows, length=length, bos=model.bos)
     if text is None or len(text.tokens) < 2:
@@ -169,17 +168,6 @@ def check_sizes(*, size: int, kept: int, length: int, context: int | None = None
         )
     if context is not None:
         windowed.check_length(length, context)
-
-
-def check_scan(scan: HeadScan, name: str) -> None:
-    """Refuse a scan that says that it is of another model than the one of this name.
-
-    Raises:
-        InputError: If it does.
-    """
-    told = scan.made_by.get("model", name)
-    if told != name:
-        raise InputError(f"scan must be of the model, {name}, got one of {told}")
 
 
 def verdict(result: Mapping[str, Any]) -> str:
@@ -305,29 +293,13 @@ def _words(name: str, size: int, kept: int) -> str:
     return CONDITIONS[name].format(size=size, kept=kept, last=size - kept, end=2 * kept - 1)
 
 
-def _check_heads(model: Model, scan: HeadScan) -> None:
-    heads = {
-        str(Head(layer, i)) for layer in attention_layers(model, None) for i in range(model.n_heads)
-    }
-    if set(scan.frame["name"]) != heads:
-        raise InputError(
-            f"scan must be of the model, {model.name} with {len(heads)} heads,"
-            f" got one with {len(scan.frame)}"
-        )
-
-
 def _made_by(model: Model, scan: HeadScan, text: probes.Probe, **options: int) -> dict[str, Any]:
-    return {
-        "model": model.name,
-        "revision": model.revision,
-        "dtype": model.dtype_name,
-        **model.on_device,
-        "bos": model.bos,
+    return Record.of_model(
+        model,
         **options,
-        "rows": len(text.tokens),
-        "tokens": text.record()["tokens"],
-        "labels_from": {
+        rows=len(text.tokens),
+        tokens=text.record()["tokens"],
+        labels_from={
             name: scan.made_by[name] for name in ("seed", "thresholds") if name in scan.made_by
         },
-        "versions": versions(),
-    }
+    )

@@ -19,7 +19,6 @@ from torch import Tensor
 from interp.effects.ablate import Means, ablated, late_and_early, losses, mean_outputs
 from interp.effects.verdicts import Effect, LabelEffects, Verification
 from interp.errors import InputError, whole, whole_seed
-from interp.files import versions
 from interp.heads import Head
 from interp.kinds import evidence, probes
 from interp.kinds.labels import FORCED_WINDOW, MIXED, NOT_ENOUGH, excess
@@ -27,14 +26,12 @@ from interp.kinds.mass import Tally
 from interp.kinds.scores import Thresholds
 from interp.models import Model, load_model
 from interp.models.hooks import attention_layers
-from interp.scan.scan import encoded_passages
-from interp.scan.table import WORDS, HeadScan
+from interp.scan.plan import encoded_passages, row_length
+from interp.scan.record import Record
+from interp.scan.table import WORDS, HeadScan, check_scan
 
 MEASURES = ("second_copy", "first_copy", "in_context_score", "text")
 """What is looked at before and after, the measure that decides first: see `ablation.losses`."""
-
-LENGTH = 129
-"""Tokens in a row of the repeated probe, if the model's context allows: BOS and 128 more."""
 
 _RESAMPLES = 2000
 
@@ -88,11 +85,11 @@ def verify(
     )
     length = None if length is None else whole("length", length)
     model = load_model(model)
-    _check_scan(model, scan)
+    check_scan(scan, model)
     kinds = [kinds] if isinstance(kinds, str) else kinds
     asked = list(dict.fromkeys(kinds or labels_in(scan)))
     chosen = {label: _strongest(scan, label, top) for label in asked}
-    made = _probes(model, rows, seed, min(LENGTH, model.n_ctx) if length is None else length)
+    made = _probes(model, rows, seed, row_length(model, length))
 
     bench = _Bench(model, made, seed)
     plans = {
@@ -254,18 +251,6 @@ def _notes(
     return notes
 
 
-def _check_scan(model: Model, scan: HeadScan) -> None:
-    name = scan.made_by.get("model", model.name)
-    heads = {
-        Head(layer, i) for layer in attention_layers(model, None) for i in range(model.n_heads)
-    }
-    if name != model.name or set(map(Head.parse, scan.frame["name"])) != heads:
-        raise InputError(
-            f"scan must be of the model, {model.name} with {len(heads)} heads,"
-            f" got {name} with {len(scan.frame)}"
-        )
-
-
 def _check_methods(methods: Sequence[str]) -> None:
     if not methods:
         raise InputError("methods must name at least one of zero, mean, got none")
@@ -275,10 +260,6 @@ def _check_methods(methods: Sequence[str]) -> None:
 
 
 def _probes(model: Model, rows: int, seed: int, length: int) -> list[probes.Probe]:
-    if length > model.n_ctx:
-        raise InputError(
-            f"length must fit the model's context of {model.n_ctx} tokens, got {length}"
-        )
     made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)]
     encoded = encoded_passages(model)
     if not encoded:
@@ -295,28 +276,23 @@ def _made_by(
 ) -> dict[str, Any]:
     text = [probe for probe in made if "text" in probe.parts]
     late, early = late_and_early(text[0].tokens.shape[1] - 1) if text else (None, None)
-    return {
-        "model": model.name,
-        "revision": model.revision,
-        "dtype": model.dtype_name,
-        **model.on_device,
-        "bos": model.bos,
+    return Record.of_model(
+        model,
         **options,
-        "decided_by": f"{MEASURES[0]}, {options['methods'][0]}",
-        "unit": "nats",
-        "in_context_score": {
+        decided_by=f"{MEASURES[0]}, {options['methods'][0]}",
+        unit="nats",
+        in_context_score={
             "late": [late.start, late.stop],
             "early": [early.start, early.stop],
         }
         if late and early
         else "not measured: the model has no tokenizer",
-        "mean": "mean output over the queries of the probe itself, but each row's first",
-        "interval": f"95 % of {_RESAMPLES} resamples of the rows",
-        "scan": {
+        mean="mean output over the queries of the probe itself, but each row's first",
+        interval=f"95 % of {_RESAMPLES} resamples of the rows",
+        scan={
             name: value
             for name, value in scan.made_by.items()
             if name in ("model", "revision", "seed", "method", "dtype", "thresholds")
         },
-        "probes": [probe.record() for probe in made],
-        "versions": versions(),
-    }
+        probes=[probe.record() for probe in made],
+    )

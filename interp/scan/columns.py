@@ -1,27 +1,24 @@
-"""The columns of a table of heads: what each may hold, and what must agree between them."""
+"""The columns of a table of heads: what each one means and may hold."""
 
 import re
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from interp.errors import InputError
+from interp.errors import InputError, quoted
 from interp.heads import Head
 from interp.kinds.labels import ANTI_INDUCTION, CROSS, FORCED_WINDOW, MIXED, NOT_ENOUGH
-from interp.kinds.scores import STATISTICS, VALUE_WEIGHTED
 from interp.kinds.targets import KINDS
 from interp.patterns.definitions import DEFINITIONS
 from interp.patterns.tensor import MOST_LAYERS
-from interp.scan.formats import TEXT
-from interp.scan.told import is_text
 
 DEFINED = "as_"
-"""Beginning of the columns with a score as somebody else defines it."""
+"""Prefix of the columns with a score by somebody else's definition."""
 
 AT_DISTANCE = "induction_at_"
-"""Beginning of the columns with the induction score at one distance between the copies."""
+"""Prefix of the columns with the induction score at one distance between the copies."""
 
 EFFECT = "induction_logit_effect"
 """Column with the effect on the logit of the right next token, through the induction targets."""
@@ -36,77 +33,149 @@ SCORED = [
 ]
 """The scores that every table has."""
 
-_WHOLE = ("layer", "head", "sink_position", "window")
 
-_SHARE, _UP, _ANY = (0.0, 1.0), (0.0, inf), (-inf, inf)
+Limits = tuple[float, float]
+SHARE, UP, ANY = (0.0, 1.0), (0.0, inf), (-inf, inf)
+WHOLE, NUMBER, WORDS, LIST = "whole number", "number", "text", "list of text"
 
-_DRAWN = [f"{kind}_null{end}" for kind in ("local_window", "sink") for end in ("", "_99")]
-"""Nulls of several keys a query, drawn evenly: one that is drawn twice counts twice, and the sum
-can be more than 1."""
 
-RANGES: dict[str, tuple[float, float]] = {
-    "layer": (0, MOST_LAYERS - 1),
-    "head": (0, MOST_LAYERS - 1),
-    **{
-        column.replace("<kind>", kind): _SHARE
-        for kind in KINDS
-        for column in (
-            *("<kind>", "<kind>_chance", "<kind>_low", "<kind>_high", "<kind>_spread"),
-            *("<kind>_null", "<kind>_null_99", "text_<kind>", "text_<kind>_chance"),
-        )
-    },
-    f"text_{VALUE_WEIGHTED}": _SHARE,
-    "margin": (-inf, 1.0),
-    "ov_copying": (-1.0, 1.0),
-    **dict.fromkeys(_DRAWN, _UP),
-    **dict.fromkeys(STATISTICS, _UP),
-    "sink_position": _UP,
-    "window": (1, inf),
-    **{f"{DEFINED}{name}": definition.range for name, definition in DEFINITIONS.items()},
-}
-"""The least and the greatest number in each column; what is not here holds any finite one."""
+class Column(NamedTuple):
+    """What the columns of one name hold.
 
-_DISTANCE = re.compile(rf"{AT_DISTANCE}[1-9][0-9]{{0,8}}")
+    Attributes:
+        name: Their name; `<kind>` stands for a kind of head, `<n>` for a distance in tokens.
+        type: What the values are.
+        limits: Smallest and largest number.
+        meaning: What the values say.
+    """
+
+    name: str
+    type: str
+    limits: Limits
+    meaning: str
+
+
+_NULL = "mean score where there is nothing to find"
+_RECURS = "a key that is drawn twice counts twice"
+
+COLUMNS = [
+    Column("layer", WHOLE, (0, MOST_LAYERS - 1), "layer of the head, counted from 0"),
+    Column("head", WHOLE, (0, MOST_LAYERS - 1), "query head, counted from 0"),
+    Column("name", WORDS, ANY, "layer and head: `L5H1` is head 1 of layer 5"),
+    Column("label", WORDS, ANY, "the most specific kind of head that it is"),
+    Column("labels", LIST, ANY, "all kinds of head that it is"),
+    Column("<kind>", NUMBER, SHARE, "score: mean attention mass on the kind's targets"),
+    Column("<kind>_chance", NUMBER, SHARE, "score of attention spread evenly"),
+    Column("<kind>_low", NUMBER, SHARE, "lower end of its bootstrap 95 % interval over rows"),
+    Column("<kind>_high", NUMBER, SHARE, "upper end of its bootstrap 95 % interval over rows"),
+    Column("<kind>_spread", NUMBER, SHARE, "standard deviation of the score over rows"),
+    Column("local_window_null", NUMBER, UP, f"{_NULL}; {_RECURS}"),
+    Column("local_window_null_99", NUMBER, UP, f"99 % quantile of that null; {_RECURS}"),
+    Column("sink_null", NUMBER, UP, f"{_NULL}; {_RECURS}"),
+    Column("sink_null_99", NUMBER, UP, f"99 % quantile of that null; {_RECURS}"),
+    Column("<kind>_null", NUMBER, SHARE, _NULL),
+    Column("<kind>_null_99", NUMBER, SHARE, "99 % quantile of the null; a label needs more"),
+    Column("text_<kind>", NUMBER, SHARE, "score on natural text"),
+    Column("text_<kind>_chance", NUMBER, SHARE, "chance on natural text"),
+    Column(
+        "text_sink_value_weighted",
+        NUMBER,
+        SHARE,
+        "sink score on text, keys weighted by the norm of v W_O",
+    ),
+    Column(f"{AT_DISTANCE}<n>", NUMBER, SHARE, "induction score for copies `<n>` tokens apart"),
+    Column(EFFECT, NUMBER, ANY, "effect on the right next token's logit via induction targets"),
+    Column(f"{EFFECT}_low", NUMBER, ANY, "lower end of its bootstrap 95 % interval over rows"),
+    Column(f"{EFFECT}_high", NUMBER, ANY, "upper end of its bootstrap 95 % interval over rows"),
+    Column("ov_copying", NUMBER, (-1.0, 1.0), "copying score of W_OV; see `copying_scores`"),
+    Column("entropy", NUMBER, UP, "mean entropy of a query's attention, in nats"),
+    Column("mean_distance", NUMBER, UP, "mean distance from query to key, in tokens"),
+    Column("sink_position", WHOLE, UP, "position of the head's sink in the row, from 0"),
+    Column("sink_at", WORDS, ANY, "token and position of the sink, such as `[SEP] at 7`"),
+    Column("window", WHOLE, (1.0, inf), "tokens that the architecture lets it look back"),
+    Column("margin", NUMBER, (-inf, 1.0), "score above threshold or null; below 0 for `mixed`"),
+    Column("not_measured", WORDS, ANY, "why a kind has no score"),
+    *(
+        Column(f"{DEFINED}{name}", NUMBER, known.range, f"published definition `{name}`")
+        for name, known in DEFINITIONS.items()
+    ),
+]
+"""Every column that a scan may have; the first one that fits a name holds. Missing values are
+missing, never NaN. A table may have further columns of numbers."""
+
+_PLACEHOLDERS = {"<kind>": f"({'|'.join(KINDS)})", "<n>": "[1-9][0-9]{0,8}"}
 
 _SLACK = 0.01
-"""How far beyond its range a number may be that is not whole: attention in a narrow number format
-sums to 1 within 1 %, and `interp.patterns.tensor.check_pattern` takes it."""
+"""How far a number may be outside its range: attention in a narrow number format sums to 1
+within 1 %, and `interp.patterns.tensor.check_pattern` accepts it."""
 
 _RANK = {kind.replace("_", " "): float(rank) for rank, kind in enumerate(KINDS)}
 _RANK |= {ANTI_INDUCTION: _RANK["induction"], FORCED_WINDOW: _RANK["local window"] + 0.5}
-"""Place of every label that can stand beside others, the most specific first."""
+"""Place of every label in a list of labels, the most specific first."""
 
 _SHOWN_BY = {label: (label.replace(" ", "_"),) for label in _RANK}
 _SHOWN_BY |= {ANTI_INDUCTION: ("induction",), FORCED_WINDOW: ("window", "local_window")}
 """The columns of which a head with a label must have one."""
 
 
+def column(name: str) -> Column:
+    """What the column of that name holds; of an unknown one, any number."""
+    for known in COLUMNS:
+        pattern = known.name
+        for placeholder, values in _PLACEHOLDERS.items():
+            pattern = pattern.replace(placeholder, values)
+        if re.fullmatch(pattern, name):
+            return known
+    if name.startswith(AT_DISTANCE):
+        raise InputError(f"column must end in a distance, got {quoted(name)}")
+    return Column(name, NUMBER, ANY, "")
+
+
+def columns_page() -> str:
+    """The columns as a Markdown page, `docs/columns.md`."""
+    kinds = ", ".join(f"`{kind}`" for kind in KINDS)
+    lines = [
+        "# Columns of a scan\n",
+        f"One row per head. `<kind>` is each of {kinds} (`next_token` in bidirectional models only).",
+        "A value that was not measured is missing.\n",
+        "| column | type | range | meaning |\n|---|---|---|---|",
+    ]
+    for name, kind, (low, high), meaning in COLUMNS:
+        limits = f"{low:g} to {high:g}".replace("-inf to inf", "").replace("to inf", "and more")
+        lines.append(f"| `{name}` | {kind} | {limits.replace('-inf', 'up')} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
 def typed(frame: Any) -> pd.DataFrame:
-    """The table with one type per column; missing is missing, never NaN.
+    """A copy of the table with one type per column; missing values are missing, never NaN.
 
     Raises:
-        InputError: If a column, a value or a label is none that a scan can have.
+        InputError: If a column is absent, a value is outside its range, or a label has no
+            score above chance.
     """
-    if not isinstance(frame, pd.DataFrame):
-        raise InputError(f"frame must be a pandas table, got {type(frame).__name__}")
-    if frame.empty:
-        raise InputError("table must hold at least one head, got none")
-    if not frame.columns.is_unique or not all(map(is_text, frame.columns)):
-        raise InputError("columns must have names of their own")
+    if not isinstance(frame, pd.DataFrame) or frame.empty:
+        raise InputError(f"frame must be a pandas table with a row per head, got {quoted(frame)}")
+    if not frame.columns.is_unique or not all(isinstance(name, str) for name in frame.columns):
+        raise InputError("columns must be unique names")
     scores = [*SCORED, *(["next_token"] if "next_token" in frame else [])]
     needed = ["layer", "head", "name", "label", "labels", *scores]
     needed += [f"{kind}_chance" for kind in scores]
-    if absent := [column for column in needed if column not in frame]:
+    if absent := [name for name in needed if name not in frame]:
         raise InputError(f"table must have the columns {', '.join(absent)}")
-    frame = frame.copy()
-    for column in frame.columns:
-        made = _lists if column == "labels" else _texts if column in TEXT else _numbers
-        frame[column] = made(frame[column], column)
+    makers = {WORDS: _texts, LIST: _lists, NUMBER: _numbers, WHOLE: _numbers}
+    columns = {}
+    for name in frame.columns:
+        known = column(name)
+        columns[name] = makers[known.type](frame[name], known, name)
+    frame = pd.DataFrame(columns, index=frame.index)
     heads = [str(Head(*place)) for place in places(frame)]
     if heads != frame["name"].tolist() or len(set(heads)) < len(heads):
         raise InputError("table must have one row per head, its name made of layer and head")
     _check_intervals(frame)
-    _check_labels(frame)
+    chances = [f"{kind}_chance" for kind in KINDS]
+    decisive = ["name", "label", "labels", *KINDS, *chances, "window"]
+    for row in frame[[name for name in decisive if name in frame]].to_dict("records"):
+        _check_labels(row)
     return frame
 
 
@@ -115,56 +184,47 @@ def places(frame: pd.DataFrame) -> list[tuple[int, int]]:
     return list(zip(frame["layer"].tolist(), frame["head"].tolist(), strict=True))
 
 
-def _lists(values: pd.Series, column: str) -> pd.Series:
-    """Labels as lists, whether they were one text or several."""
+def _lists(values: pd.Series, known: Column, name: str) -> pd.Series:
+    """Labels as lists; a CSV file joins them with semicolons."""
     split = [one.split(";") if isinstance(one, str) else one for one in values]
     if not all(isinstance(one, list | tuple | np.ndarray) and len(one) for one in split) or not all(
-        is_text(label) for labels in split for label in labels
+        isinstance(label, str) for labels in split for label in labels
     ):
-        raise InputError(f"{column} must be words, one at least for each head")
+        raise InputError(f"{name} must be at least one word for each head")
     return pd.Series([list(labels) for labels in split], index=values.index, dtype=object)
 
 
-def _texts(values: pd.Series, column: str) -> pd.Series:
-    """Text, empty where it is missing."""
-    if not all(is_text(one) for one in values.dropna()):
-        raise InputError(f"column {column} must hold text")
+def _texts(values: pd.Series, known: Column, name: str) -> pd.Series:
+    if not all(isinstance(one, str) for one in values.dropna()):
+        raise InputError(f"column {name} must hold text")
     return values.astype("string").fillna("")
 
 
-def _numbers(values: pd.Series, column: str) -> pd.Series:
-    """Numbers within the range of their column."""
-    name, whole = repr(column)[1:-1][:80], column in _WHOLE
+def _numbers(values: pd.Series, known: Column, name: str) -> pd.Series:
+    (low, high), whole, shown = known.limits, known.type == WHOLE, quoted(name)[1:-1]
+    there = values.dropna().tolist()
     try:
-        if not all(_is_number(one) for one in values.dropna().tolist()):
+        if not all(
+            isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in there
+        ):
             raise TypeError
-        with np.errstate(invalid="ignore"):  # What no whole number can hold is refused.
-            found = pd.Series(pd.to_numeric(values), dtype="Int64" if whole else "Float64")
+        numbers = pd.Series(pd.to_numeric(values), dtype="Int64" if whole else "Float64")
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"column {name} must hold {'whole ' if whole else ''}numbers") from None
-    if column in ("layer", "head") and found.isna().any():
-        raise InputError(f"column {name} must hold a number for each head")
-    if column.startswith(AT_DISTANCE) and not _DISTANCE.fullmatch(column):
-        raise InputError(f"column must be named {AT_DISTANCE} and a distance, got {name}")
-    least, most = _SHARE if column.startswith(AT_DISTANCE) else RANGES.get(column, _ANY)
-    numbers, slack = found.dropna().to_numpy(float), 0 if whole else _SLACK
-    within = np.isfinite(numbers) & (numbers >= least - slack) & (numbers <= most + slack)
-    if not within.all():
-        low, high = np.isfinite([least, most])
-        rule = f"from {least:g} to {most:g}" if low and high else "finite"
-        rule = f"at least {least:g}" if low and not high else rule
-        rule = f"at most {most:g}" if high and not low else rule
-        raise InputError(f"column {name} must be {rule}, got {numbers[~within][0]:g}")
-    return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        raise InputError(f"column {shown} must hold {'whole ' if whole else ''}numbers") from None
+    if name in ("layer", "head") and numbers.isna().any():
+        raise InputError(f"column {shown} must hold a number for each head")
+    found, slack = numbers.dropna().to_numpy(float), 0 if whole else _SLACK
+    inside = np.isfinite(found) & (found >= low - slack) & (found <= high + slack)
+    if not inside.all():
+        rule = f"from {low:g} to {high:g}"
+        rule = "finite" if rule == "from -inf to inf" else rule
+        raise InputError(f"column {shown} must be {rule}, got {found[~inside][0]:g}")
+    return numbers
 
 
 def _check_intervals(frame: pd.DataFrame) -> None:
-    """Refuse an interval that has one end alone, or its ends the wrong way round."""
-    for low in (column for column in frame.columns if column.endswith("_low")):
+    """Refuse an interval with one end missing or its ends the wrong way round."""
+    for low in (name for name in frame.columns if name.endswith("_low")):
         high = f"{low.removesuffix('_low')}_high"
         if high not in frame or bool((frame[low].isna() != frame[high].isna()).any()):
             raise InputError(f"columns {low} and {high} must be there or missing together")
@@ -172,29 +232,26 @@ def _check_intervals(frame: pd.DataFrame) -> None:
             raise InputError(f"column {low} must be at most {high}, got more")
 
 
-def _check_labels(frame: pd.DataFrame) -> None:
-    """Refuse labels that no scan gives, in another order, or that no score bears out."""
-    chances = [f"{kind}_chance" for kind in KINDS]
-    columns = [column for column in (*KINDS, *chances, "window") if column in frame]
-    for row in frame.reindex(columns=["name", "label", "labels", *columns]).to_dict("records"):
-        name, label, labels = row["name"], row["label"], row["labels"]
-        there = {column for column in columns if not pd.isna(row[column])}
-        got = f"got {', '.join(labels)[:80]!r} for {name}"
-        if label != labels[0]:
-            raise InputError(f"label must be the first of labels, got {label[:80]!r} for {name}")
-        if labels in ([MIXED], [NOT_ENOUGH], [CROSS]):
-            if (labels == [MIXED]) != bool(there & {*KINDS}):
-                rule = f"{MIXED} where there are scores, {NOT_ENOUGH} where there are none"
-                raise InputError(f"label must be {rule}, {got}")
-            continue
-        ranks = [_RANK.get(label, -1.0) for label in labels]
-        if -1.0 in ranks:
-            raise InputError(f"labels must be among {', '.join(_RANK)}, or one alone, {got}")
-        if ranks != sorted(set(ranks)):
-            raise InputError(f"labels must be listed once, the most specific first, {got}")
-        for label in labels:
-            if there.isdisjoint(_SHOWN_BY[label]):
-                raise InputError(f"label must have a score in {_SHOWN_BY[label][0]}, {got}")
-            kind = _SHOWN_BY[label][0]  # A window of the architecture has no chance.
-            if {kind, f"{kind}_chance"} <= there and row[kind] < row[f"{kind}_chance"] - _SLACK:
-                raise InputError(f"label must have a score in {kind} above its chance, {got}")
+def _check_labels(row: dict[str, Any]) -> None:
+    """Refuse labels that a scan does not give, in another order, or without a score."""
+    label, labels = row["label"], row["labels"]
+    there = {name for name, value in row.items() if name != "labels" and not pd.isna(value)}
+    got = f"got {quoted(', '.join(labels))} for {row['name']}"
+    if label != labels[0]:
+        raise InputError(f"label must be the first of labels, got {quoted(label)}, {got}")
+    if labels in ([MIXED], [NOT_ENOUGH], [CROSS]):
+        if (labels == [MIXED]) != bool(there & {*KINDS}):
+            rule = f"{MIXED} with scores and {NOT_ENOUGH} without"
+            raise InputError(f"label must be {rule}, {got}")
+        return
+    ranks = [_RANK.get(label, -1.0) for label in labels]
+    if -1.0 in ranks:
+        raise InputError(f"labels must be among {', '.join(_RANK)}, or one alone, {got}")
+    if ranks != sorted(set(ranks)):
+        raise InputError(f"labels must be listed once, the most specific first, {got}")
+    for label in labels:
+        kind = _SHOWN_BY[label][0]  # A window of the architecture has no chance.
+        if there.isdisjoint(_SHOWN_BY[label]):
+            raise InputError(f"label must have a score in {kind}, {got}")
+        if {kind, f"{kind}_chance"} <= there and row[kind] < row[f"{kind}_chance"] - _SLACK:
+            raise InputError(f"label must have a score in {kind} above its chance, {got}")

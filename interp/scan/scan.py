@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 import torch
 
 from interp.errors import InputError, truth, whole, whole_seed
-from interp.files import versions
 from interp.kinds import evidence, probes
 from interp.kinds.alibi import name_what_slopes_do
 from interp.kinds.labels import label_heads, why_not_measured, with_sink_named
@@ -26,6 +25,8 @@ from interp.kinds.scores import (
 )
 from interp.kinds.targets import KINDS, rules
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
+from interp.scan.plan import AT_ONCE, LENGTH, far_probes, row_length, scan_probes
+from interp.scan.record import Record
 from interp.scan.table import HeadScan
 
 if TYPE_CHECKING:
@@ -37,17 +38,8 @@ LOG = logging.getLogger("interp")
 _NULLS = {"repeated": "shuffled", "random": "elsewhere"}
 """For a part of a probe, the part that is its null."""
 
-SHORTEST = 32
-"""Shortest of those distances; each next one is twice as far."""
-
-LENGTH = 129
-"""Tokens in a probe's row, if the model's context allows: BOS and 128 more."""
-
 Method = Literal["stream", "hooks"]
 """How attention is read: without patterns, or as one layer's patterns at a time."""
-
-_TOKENS = 2048
-"""Tokens that are run at once, if a row is not longer."""
 
 _SIZE = 1 << 26
 """Bytes that one layer's patterns may take in one batch of rows."""
@@ -127,10 +119,10 @@ def scan_heads(
             f"definitions must be of causal heads, got {model.name}, which looks ahead"
         )
     how = method_for(model, method)
-    length = min(LENGTH, model.n_ctx) if length is None else length
-    made = _probes(model, rows, seed, length, bos)
+    length = row_length(model, length)
+    made = scan_probes(model, rows, seed, length, bos)
     on_text = next(iter(made[-1].parts))  # Text if there is any, else the random tokens.
-    far = _far_probes(model, rows, seed, length, bos) if length > LENGTH and causal else []
+    far = far_probes(model, rows, seed, length, bos) if length > LENGTH and causal else []
     null = [] if quick else [probes.shuffled(made[0], seed=seed)]
     readout, copying, absent = _readout(model, how, quick)
     if on_text != "text":
@@ -233,75 +225,6 @@ def method_for(model: "Model", method: str) -> Method:
     if method == "stream":
         LOG.info("%s cannot be streamed: reading patterns, one layer at a time", model.name)
     return "hooks"
-
-
-def _probes(model: "Model", rows: int, seed: int, length: int, n_bos: int) -> list[probes.Probe]:
-    if length > model.n_ctx:
-        raise InputError(
-            f"length must fit the model's context of {model.n_ctx} tokens, got {length}"
-        )
-    bos = model.bos if n_bos else None
-    again = n_bos == 2 and bos is not None
-    if again and length < probes.SHORTEST + 2:
-        raise InputError(
-            f"length must be at least {probes.SHORTEST + 2} tokens with two BOS, got {length}"
-        )
-    closing = model.closing if n_bos else None
-    length -= again + (closing is not None)
-    made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=bos, seed=seed)]
-    if encoded := encoded_passages(model):
-        # A passage is not cut together with another, so long rows of text do not exist.
-        shortest = min(map(len, encoded)) + (bos is not None)
-        natural = probes.text(
-            encoded, rows=max(1, rows // 2), length=min(length, shortest), bos=bos
-        )
-        made += [natural] if natural is not None else []
-    if closing is not None:
-        made = [probes.closed_by(probe, closing) for probe in made]
-    return (
-        [probes.opened_again(probe, bos) for probe in made] if again and bos is not None else made
-    )
-
-
-def encoded_passages(model: "Model") -> list[torch.Tensor]:
-    """The project's own texts in the model's tokens; none without a tokenizer.
-
-    Raises:
-        InputError: If the tokenizer is another model's.
-    """
-    if model.tokenizer is None:
-        return []
-    texts = probes.passages().values()
-    encoded = [
-        torch.tensor(model.tokenizer(t, add_special_tokens=False)["input_ids"]) for t in texts
-    ]
-    if any(ids.max() > model.vocabulary.max() for ids in encoded):
-        raise InputError(
-            f"tokenizer must belong to the model, got one with ids beyond {model.name}'s"
-        )
-    return encoded
-
-
-def _far_probes(
-    model: "Model", rows: int, seed: int, length: int, n_bos: int
-) -> list[probes.Probe]:
-    """Two copies at distances of 32, 64, 128 ... tokens, as far as `length` goes."""
-    made = []
-    bos = model.bos if n_bos else None
-    period, opening = SHORTEST, int(bos is not None)
-    while 2 * period + opening <= length:
-        probe = probes.repeated(
-            model.vocabulary,
-            rows=max(1, min(rows, _TOKENS // (2 * period))),
-            length=2 * period + opening,
-            bos=bos,
-            seed=seed,
-            period=period,
-        )
-        far = {f"{AT_DISTANCE}{period}": probe.parts["repeated"]}
-        made.append(probes.Probe(probe.tokens, far, probe.periods))
-        period *= 2
-    return made
 
 
 def measure(
@@ -432,7 +355,7 @@ def kinds_of(part: str) -> set[str]:
 def _rows(model: "Model", probe: probes.Probe, method: Method) -> int:
     """How many rows to run at once."""
     length = probe.tokens.shape[1]
-    at_once = _TOKENS // length
+    at_once = AT_ONCE // length
     if method == "hooks":
         at_once = min(at_once, _SIZE // (4 * model.n_heads * length**2))
     return max(1, at_once)
@@ -504,25 +427,17 @@ def _made_by(
     source: dict[str, str],
 ) -> dict[str, Any]:
     bos = model.bos if made[0].tokens[0, 0] == model.bos else None
-    return {
-        "model": model.name,
-        "revision": model.revision,
-        "n_layers": model.n_layers,
-        "n_heads": model.n_heads,
-        "direction": model.direction,
-        "attention": list(model.kinds),
-        "alibi_slopes": None if model.alibi_slopes is None else list(model.alibi_slopes),
-        "dtype": model.dtype_name,
-        **model.on_device,
-        "bos": bos,
-        "bos_text": None if bos is None else model.texts_of(torch.tensor([bos]))[0],
-        "special": sorted(model.special),
-        "n_bos": int((made[0].tokens[0] == bos).sum()) if bos is not None else 0,
-        "seed": seed,
-        "method": method,
-        "tokenizer": model.tokenizer is not None,
-        "probes": [probe.record() for probe in made],
-        "scored_on": source,
-        "thresholds": asdict(thresholds),
-        "versions": versions(),
-    }
+    return Record.of_model(
+        model,
+        layers=True,
+        bos=bos,
+        bos_text=None if bos is None else model.texts_of(torch.tensor([bos]))[0],
+        special=sorted(model.special),
+        n_bos=int((made[0].tokens[0] == bos).sum()) if bos is not None else 0,
+        seed=seed,
+        method=method,
+        tokenizer=model.tokenizer is not None,
+        probes=[probe.record() for probe in made],
+        scored_on=source,
+        thresholds=asdict(thresholds),
+    )

@@ -19,7 +19,7 @@ from interp.kinds.probes import text as probe_of_text
 from interp.models import hooks
 from interp.models.ahead import name_of
 from interp.models.load import FULL_NAME
-from interp.scan.scan import encoded_passages
+from interp.scan.plan import encoded_passages
 from interp.show import figures as plots
 
 SCRIPT = SCRIPTS / "sink_experiment.py"
