@@ -25,7 +25,6 @@ from interp.kinds.labels import FORCED_WINDOW, MIXED, NOT_ENOUGH, excess
 from interp.kinds.mass import Tally
 from interp.kinds.scores import Thresholds
 from interp.models import Model, load_model
-from interp.models.hooks import attention_layers
 from interp.scan.plan import encoded_passages, row_length
 from interp.scan.record import Record
 from interp.scan.table import WORDS, HeadScan, check_scan

@@ -1,6 +1,5 @@
 """The files that a table of heads is kept in: CSV, Parquet, JSON."""
 
-import json
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -10,8 +9,8 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import csv
 
-from interp.contents import parsed
 from interp.errors import InputError, quoted
+from interp.files import parsed, write_json
 from interp.scan.columns import COLUMNS, LIST, WORDS
 
 SCHEMA_VERSION = 1
@@ -60,10 +59,7 @@ def _read_parquet(content: bytes) -> tuple[pd.DataFrame, Any]:
 
 def _write_json(frame: pd.DataFrame, made_by: dict[str, Any], path: Path) -> None:
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    content = {"schema_version": SCHEMA_VERSION, "made_by": made_by, "heads": rows}
-    path.write_text(
-        json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    write_json(path, {"schema_version": SCHEMA_VERSION, "made_by": made_by, "heads": rows})
 
 
 def _read_json(content: bytes) -> tuple[pd.DataFrame, Any]:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from interp.contents import as_path, content_of
 from interp.errors import InputError, quoted, reading
-from interp.files import staged
+from interp.files import as_path, content_of, staged
 from interp.heads import Head
 from interp.kinds.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN, HeadLabel
 from interp.kinds.scores import STATISTICS
