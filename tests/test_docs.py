@@ -1,224 +1,297 @@
-"""What the pages under docs/ say is what the committed records hold."""
+"""Numbers, links, paths and code in the README and in docs/ agree with the repository."""
 
 import doctest
 import json
 import re
+import runpy
 
+import pandas as pd
 import pytest
 from places import ROOT
 
+import interp
 from interp.circuits.compare import MEASURES
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-COMPARISON = json.loads(
-    (ROOT / "figures" / "circuits" / "comparison.json").read_text(encoding="utf-8")
-)
+
+def page(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
-ATTENTION = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
-SINKS = json.loads((ROOT / "figures" / "sink_experiment.json").read_text(encoding="utf-8"))
-NUMBERS = {
-    record["name"]: record
-    for record in json.loads(
-        (ROOT / "figures" / "attention_numbers.json").read_text(encoding="utf-8")
-    )
-}
+def words(path: str) -> str:
+    """The page as one line, so that a sentence may break anywhere."""
+    return " ".join(page(path).split())
 
 
-def shown(page: str, block: str) -> list[str]:
-    """The lines of a page's table, without its two head lines."""
-    return page.split(f"<!-- {block}: ")[1].split("<!-- end -->")[0].strip().splitlines()[3:]
+def record(path: str):
+    return json.loads(page(path))
+
+
+def span(interval: list[float], form: str = ".2f") -> str:
+    return " to ".join(f"{end:{form}}" for end in interval)
+
+
+HEADS = pd.read_csv(ROOT / "figures" / "heads.csv")
+COMPARISON = record("figures/circuits/comparison.json")
+SINKS = record("figures/sink_experiment.json")
+NUMBERS = {number["name"]: number for number in record("figures/attention_numbers.json")}
 
 
 def written(name: str, form: str = ".4f") -> str:
-    """A measured number, or a row of them, as the page writes it."""
+    """A measured number, or a row of them, as a page writes it."""
     measured = NUMBERS[name]["measured"]
     row = measured if isinstance(measured, list) else [measured]
     return " ".join(f"{x:{form}}" for x in row)
 
 
-def comparison_lines() -> list[str]:
+def heads_rows():
+    induction = HEADS[HEADS["label"] == "induction"].sort_values("induction", ascending=False)
+    for _, row in induction.iterrows():
+        ends = span([row["induction_low"], row["induction_high"]])
+        also = ", ".join(label for label in row["labels"].split(";") if label != "induction")
+        null, text = (f"{row[c]:.2f}" for c in ("induction_null_99", "text_induction"))
+        effect = f"{row['induction_logit_effect']:+.2f}"
+        yield row["name"], f"{row['induction']:.2f}", ends, null, text, effect, also
+
+
+def scan_cost_rows():
+    for run in record("benchmarks/streaming.json"):
+        seconds = (f"{run[name]:.2f}" for name in ("forward_s", "stream_s", "ratio"))
+        peers = ("transformer_lens_ratio", "transformer_lens_shared_ratio")
+        ratios = (f"{run[name]:.1f}" if name in run else "-" for name in peers)
+        yield f"{run['length']:,}", *seconds, f"{run['extra_memory_mb']:.0f}", *ratios
+
+
+def effects_rows():
+    for label, of in record("figures/effects.json")["labels"].items():
+        if of["heads"]:
+            random = span([min(of["random_effects"]), max(of["random_effects"])])
+            verdict = of["verdict"].partition(":")[0]
+            cost = f"{of['effect']:.2f}"
+            yield label, str(len(of["heads"])), cost, span(of["interval"]), random, verdict
+
+
+def comparison_rows():
     circuits = COMPARISON["circuits"].values()
-    rows = [["earlier head", *(c["heads"]["previous_token"] for c in circuits)]]
-    rows += [["induction head", *(c["heads"]["induction"] for c in circuits)]]
-    for name, words in MEASURES.items():
+    yield "earlier head", *(c["heads"]["previous_token"] for c in circuits)
+    yield "induction head", *(c["heads"]["induction"] for c in circuits)
+    for name, measure in MEASURES.items():
         places = 0 if name.endswith(("_rank", "_z")) else 2
-        rows.append([words, *(f"{c[name]:.{places}f}" for c in circuits)])
-    return [f"| {' | '.join(row)} |" for row in rows]
+        yield measure, *(f"{c[name]:.{places}f}" for c in circuits)
 
 
-def test_the_comparison_shown_is_that_of_the_committed_run():
-    page = (ROOT / "docs" / "induction.md").read_text(encoding="utf-8")
-    block = page.split("comparison.json -->")[1].split("<!-- end -->")[0]
-    assert block.strip().splitlines()[2:] == comparison_lines()
-
-
-def test_the_cost_of_composition_is_that_of_the_committed_run():
-    page = " ".join((ROOT / "docs" / "induction.md").read_text(encoding="utf-8").split())
-    text = (ROOT / "benchmarks" / "composition.json").read_text(encoding="utf-8")
-    ways = {record["way"]: record for record in json.loads(text)}
-    ours, theirs = ways["interp"], ways["transformer_lens_by_layer"]
-    assert f"take {ours['seconds']:.1f} s and {ours['peak_mb']:.0f} MiB" in page
-    asked = re.search(r"allocate (\d+) bytes", ways["transformer_lens"]["failed"])
-    assert asked
-    assert f"asks for {int(asked[1]) / 1e9:.1f} GB" in page
-    assert f"takes {theirs['seconds']:.0f} s layer by layer" in page
-
-
-def lost(source: str, to: str) -> float:
-    edge = next(
-        edge
-        for edge in COMPARISON["edges"]
-        if (edge["from"], edge["to"], edge["path"]) == (source, to, "K")
-    )
-    return edge["stripe_before"] - edge["stripe_after"]
-
-
-def test_the_heads_that_the_page_names_do_what_it_says():
-    page = " ".join((ROOT / "docs" / "induction.md").read_text(encoding="utf-8").split())
-    targets = ("L17H3", "L17H4", "L18H6")
-    share = max(lost("L11H1", to) / lost("L16H0", to) for to in targets)
-    assert f"of L11H1 at most {100 * share:.0f} % of that" in page
-    real = COMPARISON["circuits"]["real"]["previous_token_heads"]
-    assert f"L16H0 ({real['L16H0']:.2f}) and L11H1 ({real['L11H1']:.2f})" in page
-    assert all(lost("L16H0", to) > 0.9 * lost_before(to) for to in targets)
-    assert f"L17H8, which costs it {lost('L17H8', 'L18H6'):.2f}" in page
-
-
-def lost_before(to: str) -> float:
-    return next(edge["stripe_before"] for edge in COMPARISON["edges"] if edge["to"] == to)
-
-
-LINKS = [
-    (page.name, target)
-    for page in PAGES
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
-]
-
-
-@pytest.mark.parametrize(("page", "target"), LINKS)
-def test_what_is_linked_is_there(page, target):
-    assert (ROOT / "docs" / target).exists()
-
-
-def worked_lines() -> list[str]:
+def worked_rows():
     parts = {"scaled scores": ".4f", "pattern": ".4f", "output": ".3f"}
     parts |= {"causal pattern": ".4f", "causal output": ".3f"}
-    return [
-        "| "
-        + " | ".join([word, *(written(f"{part} of {word}", form) for part, form in parts.items())])
-        + " |"
-        for word in ("나는", "학교에", "간다")
-    ]
+    for word in ("나는", "학교에", "간다"):
+        yield word, *(written(f"{part} of {word}", form) for part, form in parts.items())
 
 
-def softmax_lines() -> list[str]:
+def softmax_rows():
     spread = "standard deviation of q . k"
-    lines = [
-        f"| {spread}, d_k = {d} | "
-        f"{written(f'{spread}, d_k = {d}', '.2f')} | "
-        f"{written(f'{spread} / sqrt(d_k), d_k = {d}', '.2f')} |"
-        for d in (4, 64, 512)
-    ]
+    for d in (4, 64, 512):
+        divided = written(f"{spread} / sqrt(d_k), d_k = {d}", ".2f")
+        yield f"{spread}, d_k = {d}", written(f"{spread}, d_k = {d}", ".2f"), divided
     for name, form in (("softmax of", ".4f"), ("norm of the gradient at", ".5f")):
-        raw, divided = (written(f"{name} [10, 2, 1]{by}", form) for by in ("", " / 8"))
-        lines.append(f"| {name} [10, 2, 1] | {raw} | {divided} |")
-    return lines
-
-
-PARTS = ("projections, 8 n d^2", "pairs, 4 n^2 d")
-MEMORY = ("all scores, 4 n^2", "tiles of 128, 4 tile^2")
-
-
-def costs_lines() -> list[str]:
-    names = [f"{part}, n = {n}, d = 64" for n in (64, 128, 256) for part in PARTS]
-    names += [f"{part}, n = {n}" for n in (1024, 2048) for part in MEMORY]
-    lines = [f"| {name} | {written(name, ',.0f')} {NUMBERS[name]['unit']} |" for name in names]
-    for shared in ("multi-head", "grouped-query", "multi-query"):
-        one, all_of = f"{shared}, one token", f"{shared}, 8,192 tokens"
-        lines.append(
-            f"| cache of Llama 3 8B's shape, {shared} ({NUMBERS[one]['note']}) |"
-            f" {NUMBERS[one]['measured'] / 2**10:.0f} KiB a token, {written(all_of, 'g')} GiB for"
-            " 8,192 |"
+        yield (
+            f"{name} [10, 2, 1]",
+            *(written(f"{name} [10, 2, 1]{by}", form) for by in ("", " / 8")),
         )
-    return lines
 
 
-def span(interval: list[float]) -> str:
-    return " to ".join(f"{end:+.2f}" for end in interval)
+def attention_cost_rows():
+    flops = ("projections, 8 n d^2", "pairs, 4 n^2 d")
+    memory = ("all scores, 4 n^2", "tiles of 128, 4 tile^2")
+    names = [f"{part}, n = {n}, d = 64" for n in (64, 128, 256) for part in flops]
+    for name in names + [f"{part}, n = {n}" for n in (1024, 2048) for part in memory]:
+        yield name, f"{written(name, ',.0f')} {NUMBERS[name]['unit']}"
+    for shared in ("multi-head", "grouped-query", "multi-query"):
+        one, all_of = NUMBERS[f"{shared}, one token"], f"{shared}, 8,192 tokens"
+        yield (
+            f"cache of Llama 3 8B's shape, {shared} ({one['note']})",
+            f"{one['measured'] / 2**10:.0f} KiB a token, {written(all_of, 'g')} GiB for 8,192",
+        )
 
 
-def sinks_lines() -> list[str]:
-    cost, interval = SINKS["cost"], SINKS["cost_interval"]
-    return [
-        f"| {held} | {SINKS['loss'][name]:.2f} | "
-        + ("- | - |" if name == "full" else f"{cost[name]:+.2f} | {span(interval[name])} |")
-        for name, held in SINKS["caches"].items()
-    ]
+def sink_rows():
+    for name, held in SINKS["caches"].items():
+        more = f"{SINKS['cost'][name]:+.2f}", span(SINKS["cost_interval"][name], "+.2f")
+        yield held, f"{SINKS['loss'][name]:.2f}", *(("-", "-") if name == "full" else more)
 
 
-def labels_lines() -> list[str]:
-    return [
-        f"| {label} | {of['heads']} | {of['on_first']:.2f} | {of['cost']:+.2f} |"
-        f" {span(of['cost_interval'])} | {of['cost_kept']:+z.2f} |"
-        for label, of in SINKS["labels"].items()
-    ]
+def label_rows():
+    for label, of in SINKS["labels"].items():
+        numbers = f"{of['on_first']:.2f}", f"{of['cost']:+.2f}"
+        kept = f"{of['cost_kept']:+z.2f}"
+        yield label, str(of["heads"]), *numbers, span(of["cost_interval"], "+.2f"), kept
 
 
 TABLES = {
-    "worked example": worked_lines,
-    "softmax": softmax_lines,
-    "costs": costs_lines,
-    "sinks": sinks_lines,
-    "labels": labels_lines,
+    "induction heads": ("README.md", heads_rows),
+    "costs of a scan": ("docs/costs.md", scan_cost_rows),
+    "effects": ("docs/judging.md", effects_rows),
+    "comparison": ("docs/induction.md", comparison_rows),
+    "worked example": ("docs/attention.md", worked_rows),
+    "softmax": ("docs/attention.md", softmax_rows),
+    "costs": ("docs/attention.md", attention_cost_rows),
+    "sinks": ("docs/attention.md", sink_rows),
+    "labels": ("docs/attention.md", label_rows),
 }
 
 
-@pytest.mark.parametrize("block", TABLES)
-def test_the_tables_on_attention_are_those_of_the_committed_runs(block):
-    assert shown(ATTENTION, block) == TABLES[block]()
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_shows_the_numbers_of_its_committed_record(name):
+    path, rows = TABLES[name]
+    block = page(path).split(f"<!-- {name}: ")[1].split("<!-- end -->")[0]
+    lines = block.strip().splitlines()[3:]
+    assert lines == [f"| {' | '.join(row)} |" for row in rows()]
 
 
-def test_the_sentences_on_attention_say_what_the_committed_runs_hold():
-    page = " ".join(ATTENTION.split())
-    assert all(record["ok"] for record in NUMBERS.values())
+def test_the_readme_quotes_the_committed_records():
+    text = words("README.md")
+    accuracy = record("figures/accuracy.json")
+    ratios = [run["ratio"] for run in record("benchmarks/streaming.json")]
+    size, share = accuracy["sizes"]["report"], 100 * accuracy["accuracy"]
+    for path in ("README.md", "docs/judging.md"):
+        assert f"On {size:,} planted heads and near misses" in words(path)
+        assert f"{share:.1f} % of the labels are right" in words(path)
+    assert not any(near.get("fooled") for near in accuracy["near_misses"])
+    assert f"A scan costs {span([min(ratios), max(ratios)])} times a plain forward pass" in text
+
+
+def test_the_page_on_judging_quotes_the_thresholds_and_the_committed_records():
+    text, thresholds = page("docs/judging.md"), interp.Thresholds()
+    rows = re.findall(r"^\| ([a-z ]+) \| .* \| (0\.\d) \|$", text, re.MULTILINE)
+    assert len(rows) == 6
+    for label, value in rows:
+        assert getattr(thresholds, label.replace(" ", "_")) == float(value)
+    assert f"the last {thresholds.window_width} positions" in text
+    table = pd.read_csv(ROOT / "figures" / "sensitivity.csv")
+    flipped = table[table["flips"].notna()]
+    sinks = (flipped["kind"] == "sink").sum()
+    flips = f"{len(flipped)} of {len(table)} labels flip, {sinks} of them sinks"
+    assert flips in words("docs/judging.md")
+    assert record("figures/effects.json")["made_by"]["draws"] == 20
+
+
+def test_the_page_on_costs_quotes_the_committed_benchmarks():
+    text = words("docs/costs.md")
+    run = next(run for run in record("benchmarks/streaming.json") if run["length"] == 2048)
+    own = f"{run['transformer_lens_memory_mb'] / 1024:.0f}"
+    shared = f"{run['transformer_lens_shared_memory_mb'] / 1024:.1f}"
+    assert f"At 2,048 tokens they take {own} and {shared} GiB" in text
+    short, long = record("benchmarks/gallery.json")
+    assert (short["length"], short["heads"]) == (128, 270)
+    assert f"take {short['size_mb']:.1f} MB and appear within {short['view_s']:.1f} s" in text
+    peer, seconds = short["circuitsvis_size_mb"], short["circuitsvis_view_s"]
+    assert f"from CircuitsVis takes {peer:.0f} MB and {seconds:.0f} s" in text
+    assert short["bertviz_view_s"] is None
+    assert f"from BertViz {short['bertviz_size_mb']:.0f} MB" in text
+    assert short["size_mb"] <= 4
+    assert long["size_mb"] <= 20
+    assert max(gallery["max_error"] for gallery in (short, long)) <= 0.002
+
+
+def edge(source: str, to: str) -> dict:
+    ends = (source, to, "K")
+    return next(e for e in COMPARISON["edges"] if (e["from"], e["to"], e["path"]) == ends)
+
+
+def lost(source: str, to: str) -> float:
+    return edge(source, to)["stripe_before"] - edge(source, to)["stripe_after"]
+
+
+def test_the_page_on_induction_quotes_the_committed_records():
+    text = words("docs/induction.md")
+    targets = ("L17H3", "L17H4", "L18H6")
+    share = max(lost("L11H1", to) / lost("L16H0", to) for to in targets)
+    assert f"removing L11H1 costs at most {100 * share:.0f} % of that" in text
+    real = COMPARISON["circuits"]["real"]["previous_token_heads"]
+    assert f"L16H0 ({real['L16H0']:.2f}) and L11H1 ({real['L11H1']:.2f})" in text
+    assert all(lost("L16H0", to) > 0.9 * edge("L16H0", to)["stripe_before"] for to in targets)
+    assert f"L17H8, which costs it {lost('L17H8', 'L18H6'):.2f}" in text
+    ways = {way["way"]: way for way in record("benchmarks/composition.json")}
+    ours, theirs = ways["interp"], ways["transformer_lens_by_layer"]
+    assert f"take {ours['seconds']:.1f} s and {ours['peak_mb']:.0f} MiB" in text
+    asked = re.search(r"allocate (\d+) bytes", ways["transformer_lens"]["failed"])
+    assert asked
+    assert f"would need {int(asked[1]) / 1e9:.1f} GB" in text
+    assert f"takes {theirs['seconds']:.0f} s layer by layer" in text
+
+
+def test_the_page_on_attention_quotes_the_committed_records():
+    text = words("docs/attention.md")
+    assert all(number["ok"] for number in NUMBERS.values())
     step = written("p_0 / p_1 where scores differ by 1", ".3f")
-    assert f"one weight is {step} times the other" in page
+    assert f"one weight is {step} times the other" in text
     ratio = written("norm of the gradient, divided by 8 over raw", ".0f")
-    assert f"makes it {ratio} times as large" in page
+    assert f"makes it {ratio} times as large" in text
     first, second, _ = NUMBERS["causal pattern of 학교에"]["measured"]
     one, two, _ = NUMBERS["pattern of 학교에"]["measured"]
     assert first / second == pytest.approx(one / two, abs=1e-6)
-    assert f"{first:.4f} and {second:.4f}, which is {one:.4f} to {two:.4f} as before" in page
+    assert f"{first:.4f} and {second:.4f}, in the same ratio as {one:.4f} and {two:.4f}" in text
     reach = written("L = 3 layers that look w = 16 back, L w", ".0f")
-    assert f"3 layers that look 16 back reach {reach}" in page
+    assert f"3 layers that look 16 back reach {reach}" in text
     swapped = "two V, swapped between previous token and sink: largest change of the"
     assert NUMBERS[f"{swapped} mixed pattern"]["measured"] == 0
-    assert f"the output changes by {written(f'{swapped} output', '.2f')}" in page
+    assert f"the output changes by {written(f'{swapped} output', '.2f')}" in text
+
+
+def test_the_page_on_attention_quotes_the_sink_experiment():
+    text, cost, labels = words("docs/attention.md"), SINKS["cost"], SINKS["labels"]
     assert SINKS["verdict"].startswith("the window alone is clearly worse")
-    assert f"save {100 * SINKS['recovered']:.0f} % of that" in page
-    assert f"{SINKS['cost']['sink_window']:+.2f}, is what the older text was worth" in page
+    assert f"recover {100 * SINKS['recovered']:.0f} % of that" in text
+    assert f"{cost['sink_window']:+.2f}, is what the older text was worth" in text
     made = SINKS["made_by"]
-    assert f"Here it is {made['size']} tokens, on text of {made['length']}" in page
-    assert f"one small model, {made['rows']} texts" in page
-    labels = SINKS["labels"]
-    assert labels["sink"]["cost"] > SINKS["cost"]["window"]
+    assert f"holds {made['size']} tokens of a text of {made['length']}" in text
+    assert f"one small model, {made['rows']} texts" in text
+    assert labels["sink"]["cost"] > cost["window"]
     by_cost = sorted(labels, key=lambda label: -labels[label]["cost"])
     assert by_cost[:2] == ["sink", "induction"]
     assert labels["induction"]["heads"] == 8
     assert labels["induction"]["on_first"] > labels["sink"]["on_first"]
 
 
-def test_the_code_on_attention_prints_what_the_page_says():
-    bare = re.sub(r"^```.*$", "", ATTENTION, flags=re.MULTILINE)
-    test = doctest.DocTestParser().get_doctest(bare, {}, "attention.md", None, 0)
-    assert len(test.examples) >= 9
+GENERATED = ("docs/columns.md", "docs/families.md")
+"""Pages that other tests write."""
+
+PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_link_leads_to_a_file_and_every_page_leads_back(path):
+    targets = set(re.findall(r"\]\(([^)#:]+)[)#]", page(path)))
+    folder = (ROOT / path).parent
+    assert {target for target in targets if not (folder / target).exists()} == set()
+    if path not in ("README.md", *GENERATED):
+        assert "../README.md" in targets
+
+
+@pytest.mark.parametrize("path", ["docs/architecture.md", "docs/attention.md"])
+def test_the_code_on_a_page_prints_what_the_page_says(path):
+    bare = re.sub(r"^```.*$", "", page(path), flags=re.MULTILINE)
+    test = doctest.DocTestParser().get_doctest(bare, {}, path, None, 0)
+    assert len(test.examples) >= 4
     assert not doctest.DocTestRunner().run(test).failed
 
 
-def test_what_the_page_on_attention_sends_one_to_is_in_the_lab():
-    template = ROOT / "interp" / "pages" / "template" / "lab.html"
-    sections = set(re.findall(r"<h2>(.*?)</h2>", template.read_text(encoding="utf-8")))
-    steps = re.findall(r"\*\*In the lab\*\*,(.*?)(?:\n\n|$)", ATTENTION, flags=re.DOTALL)
+def test_the_page_on_attention_names_every_section_of_the_lab():
+    template = page("interp/show/pages/template/lab.html")
+    sections = set(re.findall(r"<h2>(.*?)</h2>", template))
+    steps = re.findall(
+        r"\*\*In the lab\*\*,(.*?)(?:\n\n|$)", page("docs/attention.md"), flags=re.DOTALL
+    )
     named = {" ".join(name.split()) for step in steps for name in re.findall(r"\*([^*]+)\*", step)}
     assert named == sections
+
+
+def test_the_page_on_architecture_describes_every_room_and_names_what_exists():
+    text = page("docs/architecture.md")
+    rooms = {path.parent.name for path in (ROOT / "interp").glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `interp/(\w+)/` \|", text, re.MULTILINE)) == rooms
+    paths = set(re.findall(r"`((?:interp|scripts|tests|docs)/[\w./]*|\.ci/\w+)`", text))
+    assert {path for path in paths if not (ROOT / path).exists()} == set()
+
+
+def test_the_picture_of_the_rooms_shows_the_imports():
+    done = runpy.run_path(str(ROOT / "docs" / "rooms.py"))
+    assert page("docs/rooms.svg") == done["svg"](), "run python docs/rooms.py"
