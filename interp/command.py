@@ -67,7 +67,12 @@ Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Random seed.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 Formats = Annotated[
-    str, typer.Option(help="File formats of the figures, comma-separated: png, svg, pdf.")
+    str, typer.Option(help="Formats of the figures, comma-separated: png, svg, pdf.")
+]
+FORMATS = ("png", "svg", "pdf")
+Method = Annotated[
+    str,
+    typer.Option(help="stream: without building patterns; hooks: with one layer's at a time."),
 ]
 
 CONSOLE = Console(stderr=True, highlight=False)
@@ -75,10 +80,11 @@ CONSOLE = Console(stderr=True, highlight=False)
 
 
 def run(main: Callable[..., None]) -> None:
-    """Run `main` as a command line program whose options are the parameters of `main`.
+    """Run `main` as a command line program.
 
-    The exit code is 0 on success, 2 after a mistake of the caller, which gets one line on
-    standard error, and 130 after an interrupt.
+    Its parameters are the options, and the docstring of its module is the help. The exit code is
+    0 on success, 2 after a mistake of the caller, which gets one line on standard error, and 130
+    after an interrupt.
     """
     logger = logging.getLogger("interp")
     logger.setLevel(logging.INFO)
@@ -93,6 +99,9 @@ def run(main: Callable[..., None]) -> None:
         # An exit unwinds the stack, so that scratch folders are removed.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     sys.exit(call(main, sys.argv[1:]))
+
+
+_EXIT_CODES = "Exit code: 0 on success, 2 after a mistake in the call, 130 after an interrupt."
 
 
 def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
@@ -116,7 +125,7 @@ def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
         return 0
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(body)
+    app.command(help=main.__globals__["__doc__"], epilog=_EXIT_CODES)(body)
     program = typer.main.get_command(app)
     try:
         return program.main([*arguments], Path(sys.argv[0]).name, standalone_mode=False)

@@ -4,9 +4,12 @@ import re
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from interp.errors import InputError
+from interp.errors import InputError, quoted
 
-_NAME = re.compile(r"L(\d{1,9})H(\d{1,9})|(\d{1,9})\.(\d{1,9})", re.IGNORECASE | re.ASCII)
+_NAME = re.compile(
+    r"L(\d{1,9})H(\d{1,9})|(\d{1,9})\.(\d{1,9})|\((\d{1,9}),\s*(\d{1,9})\)",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 class Head(NamedTuple):
@@ -31,7 +34,7 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, text: Any) -> "Head":
-        """The head that `text` names: `L5H1`, `5.1` or `(5, 1)`.
+        """The head that `text` names: `L5H1`, `5.1`, `(5, 1)` or a `Head`.
 
         Raises:
             InputError: If `text` is none of these.
@@ -41,7 +44,7 @@ class Head(NamedTuple):
             return cls(layer, head)
         if isinstance(text, tuple) and len(text) == 2 and all(_is_index(i) for i in text):
             return cls(*(int(i) for i in text))
-        raise InputError(f"head must be named like L5H1, 5.1 or (5, 1), got {text!r}")
+        raise InputError(f"head must be named like L5H1, 5.1 or (5, 1), got {quoted(text)}")
 
 
 def _is_index(value: object) -> bool:

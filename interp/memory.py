@@ -1,4 +1,4 @@
-"""How much memory is at hand, so that what cannot fit is refused before it is made."""
+"""Available memory, so that a run stops before it exceeds it."""
 
 import os
 from collections.abc import Iterator
@@ -8,46 +8,46 @@ from interp.errors import InputError
 
 try:
     import resource
-except ImportError:  # Windows has none.
+except ImportError:  # Windows.
     resource = None
 
 _GROUP = Path("/sys/fs/cgroup")
 
 
 def refuse_beyond(what: str, needed: int, instead: str) -> None:
-    """Raise InputError in one line if `needed` bytes are more than are at hand.
+    """Raise `InputError` if `needed` bytes exceed the available memory.
 
     Args:
-        what: What would take them, in the plural.
-        needed: An estimate.
-        instead: What the caller can do.
+        what: Name of what needs the memory, in the plural.
+        needed: Estimated bytes.
+        instead: Advice to the caller.
     """
-    at_hand = available()
-    if at_hand is not None and needed > at_hand:
+    free = available()
+    if free is not None and needed > free:
         raise InputError(
-            f"{what} must fit in memory, got {needed / 2**30:,.2f} GiB where"
-            f" {at_hand / 2**30:,.2f} GiB are at hand: {instead}"
+            f"{what} must fit in memory, got {needed / 2**30:,.2f} GiB with"
+            f" {free / 2**30:,.2f} GiB available: {instead}"
         )
 
 
 def available() -> int | None:
     """Bytes that this process can still take; None where the system does not say.
 
-    The least of what the machine has left, what its control group may still take, and what
-    the process's own limit on addresses leaves.
+    The minimum of what is left on the machine, in the process's control group, and under its
+    limit on address space.
     """
-    return min(_known(), default=None)
+    return min(_limits(), default=None)
 
 
-def _known() -> Iterator[int]:
+def _limits() -> Iterator[int]:
     for line in _text(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):
             yield int(line.split()[1]) * 1024
     most, taken = _text(_GROUP / "memory.max").strip(), _text(_GROUP / "memory.current").strip()
     if most.isdecimal() and taken.isdecimal():
-        kept = dict(line.split() for line in _text(_GROUP / "memory.stat").splitlines())
-        # Copies of files that the system drops when memory is wanted.
-        yield max(0, int(most) - int(taken) + int(kept.get("inactive_file", 0)))
+        stat = dict(line.split() for line in _text(_GROUP / "memory.stat").splitlines())
+        # The system drops copies of files when it needs their memory.
+        yield max(0, int(most) - int(taken) + int(stat.get("inactive_file", 0)))
     pages = _text(Path("/proc/self/statm")).split()
     if resource is not None and pages:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]

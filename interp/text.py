@@ -1,4 +1,4 @@
-"""Token texts as labels in which nothing is lost."""
+"""Token texts as labels that show every character."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ _MARKS = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 
 def visible(text: str) -> str:
-    r"""`text` as a label: texts that differ look different, whatever the font.
+    r"""`text` as a label: different texts look different in any font.
 
-    A space is ␣, a newline ⏎, a tab ⇥, an empty text ∅. What has no shape of its own (control,
-    zero-width, bidirectional and combining characters, other blanks) and those four signs
-    themselves become their number, as U+200B. All else stays as it is.
+    A space is ␣, a newline ⏎, a tab ⇥, an empty text ∅. Invisible characters (control,
+    zero-width, bidirectional, combining, other blanks) and those four signs themselves become
+    their code point, such as U+200B. All other characters stay.
 
     Example:
         >>> visible(" the"), visible("a\u202eb\n"), visible("")
@@ -21,14 +21,14 @@ def visible(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """`visible`, but for titles and names: a space stays a space."""
+    """`visible` for titles and names: a space stays a space."""
     return visible(text).replace("␣", " ")
 
 
 def distinct(texts: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """The label of each token; tokens that differ but read alike get their id, as `�#1234`.
+    """The label of each token, with the id where tokens of several ids look alike.
 
-    Pieces of a character all decode to �, for one.
+    For example, every piece of a split character decodes to �.
 
     Example:
         >>> distinct(["a", "b", "a", "b"], [5, 6, 5, 7])
@@ -38,7 +38,7 @@ def distinct(texts: Sequence[str], ids: Sequence[int]) -> list[str]:
 
 
 def apart(labels: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """The labels, with the id after each that tokens of several ids have.
+    """As `distinct`, of labels that are visible already.
 
     Example:
         >>> apart(["long…", "long…", "a"], [5, 6, 7])
@@ -53,6 +53,6 @@ def apart(labels: Sequence[str], ids: Sequence[int]) -> list[str]:
 
 
 def _literal(character: str) -> str:
-    # Unicode's kinds of what cannot be seen by itself: other, separator, mark; U+2800 is blank too.
+    # Unicode categories: C other, Z separator, M mark. U+2800 is blank too.
     hidden = unicodedata.category(character)[0] in "CZM"
     return f"U+{ord(character):04X}" if hidden or character in "␣⏎⇥∅\u2800" else character

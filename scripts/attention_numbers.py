@@ -1,9 +1,11 @@
-"""The numbers of attention explained step by step, each measured on the spot.
+"""Measure every number of docs/attention.md and compare it with the expected one.
 
-Prints tables of what is expected beside what this package computes now, and saves them.
+Prints the tables and writes attention_numbers.json (a list of records: name, expected, measured,
+tolerance, ok, table, unit, note) and a figure of the heads designed by hand (designed_heads) to
+the folder OUT. No model is needed. The exit code is 1 if a number differs; the files are written
+all the same.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,41 +15,25 @@ from interp import command
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for attention_numbers.json.")] = Path("results"),
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Of random inputs.")] = 0,
-    figure: Annotated[
-        Path | None,
-        typer.Option(help="Figure of the designed heads, if wanted: .png, .svg or .pdf."),
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the record and figure.")] = Path("results"),
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the random inputs.")] = 0,
+    format: command.Formats = "png,svg",
 ) -> None:
-    """Measure every number of the explanation of attention, beside the expected one.
-
-    Writes attention_numbers.json to the folder OUT: a list of records, each with name,
-    expected, measured, tolerance and ok, and with table, unit and note. With --figure also draws
-    the heads designed by hand. No model is needed.
-
-    Exit code: 0 when every number is as expected, 1 when one is not (the file is there all
-    the same), 2 for a mistake in the call.
-    """
-    from interp import InputError, files
+    from interp import files
     from interp.course import costs, numbers, records
+    from interp.course.designed import EXAMPLE, patterns
+    from interp.show.figures import save_figure
+    from interp.show.figures.designed import designed_heads
 
-    if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
-        raise InputError(f"figure must end in .png, .svg or .pdf, got {figure.name!r}")
-    with files.staged(out) as scratch:
-        with command.progress("measuring"):
-            measured = [*numbers.numbers(seed), *costs.costs(seed)]
-        text = json.dumps(
-            [record.to_json() for record in measured], indent=1, ensure_ascii=False, allow_nan=False
+    formats = command.listed(format, command.FORMATS, name="--format")
+    with files.staged(out) as scratch, command.progress("measuring"):
+        measured = [*numbers.numbers(seed), *costs.costs(seed)]
+        files.write_json(
+            scratch / "attention_numbers.json", [record.to_json() for record in measured]
         )
-        (scratch / "attention_numbers.json").write_text(text + "\n", encoding="utf-8")
-    if figure is not None:
-        from interp.course.designed import EXAMPLE, patterns
-        from interp.show.figures.designed import designed_heads
-        from interp.show.figures.style import save_figure
-
-        with files.staged(figure.parent) as scratch:
-            save_figure(designed_heads(EXAMPLE.words, patterns(), window=4), scratch / figure.name)
+        figure = designed_heads(EXAMPLE.words, patterns(), window=4)
+        for ending in formats:
+            save_figure(figure, scratch / f"designed_heads.{ending}")
     command.show(*records.lines(measured), f"wrote attention_numbers.json to {out}")
     if not all(record.ok for record in measured):
         raise typer.Exit(1)

@@ -1,8 +1,13 @@
 """Find out what each attention head of a language model does.
 
-Labels every head as induction, duplicate token, previous token, current token, local window
-or attention sink, prints the strongest of each kind, and writes the table and two figures.
-Runs a model for it, or takes patterns that another tool saved.
+Runs the model on repeated random tokens and on natural text. Labels every head as induction,
+duplicate token, previous token, current token, local window or attention sink. Prints the strongest
+heads of each kind, and writes the table (heads.csv, heads.parquet, heads.json) and two figures
+(score_mosaic, pattern_page) to the folder OUT; with LENGTH above 129 also the induction score by
+distance (induction_by_distance).
+
+With PATTERNS the heads are labelled from the patterns in that file. No model is run, so the table
+has no intervals, null, text, effects or weights.
 """
 
 from pathlib import Path
@@ -19,55 +24,36 @@ OF_EITHER = {"out", "top", "format"}
 def main(
     context: typer.Context,
     model: command.ModelName = "SmolLM2-135M",
-    out: Annotated[
-        Path, typer.Option(help="Folder for heads.csv, heads.parquet, heads.json and the figures.")
-    ] = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("results"),
     seed: command.Seed = 0,
     rows: Annotated[int, typer.Option(min=1, help="Rows of random tokens to average over.")] = 16,
     length: Annotated[
         int | None,
         typer.Option(
-            min=12,
-            help="Tokens in a row; above 129 the induction score by distance is measured too."
-            "  [default: 129, or the model's context if shorter]",
+            min=12, help="Tokens in a row.  [default: 129, or the model's context if shorter]"
         ),
     ] = None,
-    method: Annotated[
-        str, typer.Option(help="stream: no pattern is ever built; hooks: one layer's at a time.")
-    ] = "stream",
+    method: command.Method = "stream",
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Leave out the null, the effect on logits and the weights."),
     ] = False,
     also: Annotated[
         str | None,
-        typer.Option(help="Scores as others define them, by commas: stripe, mul_induction, ..."),
+        typer.Option(help="Other published scores, comma-separated: stripe, mul_induction, ..."),
     ] = None,
     top: Annotated[
         int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
     ] = 8,
     device: command.Device = "auto",
     dtype: command.Dtype = "float32",
-    format: Annotated[str, typer.Option(help="Of the figures: png, svg, pdf.")] = "png,svg",
+    format: command.Formats = "png,svg",
     patterns: command.PatternsFile = None,
     tokens: command.TokensFile = None,
     special: command.SpecialIds = None,
     learned_sinks: command.LearnedSinks = False,
     both_ways: command.BothWays = False,
 ) -> None:
-    """Find out what each attention head of a language model does.
-
-    Runs the model on random tokens that repeat and on natural text, labels every head as
-    induction, duplicate token, previous token, current token, local window or attention sink,
-    prints the strongest heads of each kind, and writes the table (heads.csv, heads.parquet,
-    heads.json) and two figures (score_mosaic, pattern_page) to the folder OUT. With a LENGTH
-    above 129 the induction score by distance is measured and drawn too (induction_by_distance).
-
-    With PATTERNS no model is loaded: heads are judged on what is in that file, and what only a
-    model can tell (intervals, null, text, effects, weights) is left out.
-
-    Exit code: 0 when every file is there and whole, 2 for a mistake in the call.
-    """
     command.refuse_misplaced(context, OF_EITHER)
     import interp
     from interp import files
@@ -79,7 +65,7 @@ def main(
     from interp.show import figures as plots
 
     definitions = [] if also is None else command.listed(also, list(DEFINITIONS), name="--also")
-    formats = command.listed(format, ("png", "svg", "pdf"), name="--format")
+    formats = command.listed(format, command.FORMATS, name="--format")
     ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
     if patterns is None:
         from interp.models import ahead
