@@ -39,7 +39,7 @@ def main(
         table = interp.HeadScan.load(given) if given and zoo else None
     # Late: a mistake in the call is reported without these imports.
     from interp.course import lab, stepped
-    from interp.show.pages import zoo as real
+    from interp.course import zoo as heads
 
     with files.staged(out) as scratch, command.progress("running the circuit") as step:
         parts: dict[str, Any] = {"circuit": stepped.circuit()}
@@ -51,7 +51,7 @@ def main(
                 table = interp.scan_heads(opened, seed=seed, progress=step.advance)
             elif (of := table.made_by.get("model", opened.name)) != opened.name:
                 raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
-            parts["zoo"] = real.zoo(opened, table, seed=seed)
+            parts["zoo"] = heads.zoo(opened, table, seed=seed)
         page = lab.lab(parts)
         (scratch / "lab.html").write_text(page, encoding="utf-8", newline="\n")
     command.show(f"wrote lab.html ({len(page) / 1e6:.2f} million bytes) to {out}")
