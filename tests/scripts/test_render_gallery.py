@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 from paged import looking_ahead
+from parsed import Parsed
 from places import SCRIPTS
-from test_gallery import Parsed
 from test_two_directional import CLS, SEP, bert_tokenizer, encoder
 from tiny_models import tiny, words_tokenizer
 

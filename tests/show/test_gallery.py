@@ -2,7 +2,6 @@ import base64
 import html
 import inspect
 import io
-import json
 import os
 import socket
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import threading
 import zlib
 from dataclasses import asdict
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -26,6 +24,7 @@ from paged import (
     plain,
     scan_of,
 )
+from parsed import Parsed
 from PIL import Image
 from test_two_directional import CLS, SEP, bert_tokenizer, encoder
 from tiny_models import tiny, words_tokenizer
@@ -47,34 +46,6 @@ from interp.text import distinct, visible
 
 CLOSE = 0.002
 """What the page promises."""
-
-
-class Parsed(HTMLParser):
-    """The elements of a page, and what stands in its scripts, by id."""
-
-    def __init__(self, document):
-        super().__init__(convert_charrefs=True)
-        self.elements, self.scripts, self._inside = [], {}, None
-        self.feed(document)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self._inside = dict(attrs).get("id", "") if tag == "script" else None
-
-    def handle_endtag(self, tag):
-        self._inside = None
-
-    def handle_data(self, data):
-        if self._inside is not None:
-            self.scripts[self._inside] = self.scripts.get(self._inside, "") + data
-
-    def count(self, tag):
-        return sum(name == tag for name, _ in self.elements)
-
-    @property
-    def data(self):
-        return json.loads(self.scripts["data"])
 
 
 def weights(document, prompt, head):
