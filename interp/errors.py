@@ -81,6 +81,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         Traceback (most recent call last):
         interp.errors.InputError: rows must be greater than or equal to 1, got 0
     """
+    if isinstance(function, type):  # Its constructor, such as that of a dataclass.
+        function.__init__ = checked(function.__init__)
+        return function
     signature = inspect.signature(function)
     kinds: dict[str, TypeAdapter[Any]] = {
         name: TypeAdapter(parameter.annotation)

@@ -53,7 +53,7 @@ def main(
         result = sink_experiment.sink_experiment(
             opened, table, size=size, kept=kept, length=length, rows=rows, progress=step.advance
         )
-        files.write_json(scratch / "sink_experiment.json", result)
+        result.save(scratch / "sink_experiment.json")
         step("drawing")
         for ending in formats:
             plots.save_figure(plots.sink_losses(result), scratch / f"sink_experiment.{ending}")

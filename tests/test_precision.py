@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_effects import a_scan, common_words
+from labelled import a_scan, common_words
 from tiny_models import tiny
 
 import interp

@@ -18,17 +18,18 @@ import torch
 import transformers
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from labelled import a_scan, common_words
 from places import TESTS
-from test_effects import a_scan, common_words
 from tiny_models import tiny
 from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import interp
-from interp.effects import verify, windowed
+from interp.effects import windowed
 from interp.effects.ablate import ablated, logits, losses, mean_outputs
 from interp.effects.paths import path_effects
 from interp.effects.sink_experiment import sink_experiment
+from interp.effects.verify import verify
 from interp.heads import Head
 from interp.kinds.probes import repeated
 from interp.models.hooks import run

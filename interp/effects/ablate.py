@@ -1,90 +1,117 @@
-"""Heads taken out of a running model, and the losses of the model without them.
+"""Ablation: heads taken out of a running model, and the losses of the model without them.
 
-What a head puts out is its `z [batch, pos, d_head]`: the values that it gathered, before W_O
+The output of a head is its `z [batch, pos, d_head]`: the values that it gathered, before W_O
 turns them into a part of the residual stream. The z of all heads of a layer, side by side,
-are the input of the layer's output projection, so a head is taken out by overwriting its
-columns there. This needs no pattern and leaves the fast attention of the model alone.
+are the input of the layer's output projection, so a head is ablated by overwriting its
+columns there. This needs no pattern and leaves the model's fast attention alone.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, get_args
 
 import torch
+import transformers
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from interp.errors import InputError
+from interp.effects.losses import copy_queries, late_and_early, next_token_losses
+from interp.errors import InputError, quoted
 from interp.heads import Head
 from interp.kinds.probes import Probe
 from interp.models import Model, cheap_forward, evaluating
 from interp.models.finite import refuse_losses_not_finite
 from interp.models.layers import attention_layers
+from interp.models.model import text_config
 
 Method = Literal["zero", "mean"]
-"""What stands in for a head's output: nothing, or its own mean (see `mean_outputs`)."""
-
-Means = Mapping[Head, Float[Tensor, " d_head"]]
+"""The replacement of a head's output: zero, or the head's own mean (see `mean_outputs`)."""
 
 _Edit = Callable[[Float[Tensor, "batch pos width"]], Float[Tensor, "batch pos width"]]
 
 _PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj")
-"""What W_O is called in the models of transformers."""
+"""Names of W_O in the models of transformers."""
 
 _TOKENS = 1024
-"""Tokens that are run at once, if a row is not longer: their logits are what takes memory."""
+"""Tokens that are run at once, if a row is not longer: their logits take the memory."""
 
 
 @contextmanager
 def ablated(
-    model: Model, heads: Collection[Head], method: str = "zero", means: Means | None = None
+    model: Any,
+    heads: Collection[Head | str | tuple[int, int]] | Head | str,
+    method: str = "zero",
+    means: Mapping[Head, Float[Tensor, " d_head"]] | None = None,
 ) -> Iterator[None]:
-    """Take `heads` out of `model` while the block runs, however the model is run there.
+    """Ablate `heads` in `model` while the block runs, however the model is run there.
 
-    Their output is overwritten at every position, in all layers at once, so that later heads
-    answer to what is left. The hooks are gone when the block ends, whether well, by an
-    exception or by an interrupt.
+    The output of each head is overwritten at every position, in all layers at once, so that
+    later heads react to the change. Biases of the output projections stay. Nothing else of the
+    model is touched, and the hooks are removed when the block ends, also after an exception or
+    an interrupt. Blocks can be nested.
 
     Args:
-        model: Both `model.plain` and `model.bridge` run without the heads.
-        heads: Which heads; none changes nothing.
-        method: `zero`, or `mean`: as if the head always put out its mean, which leaves what
-            later layers are used to getting from it and takes away what it says about the
-            tokens at hand.
-        means: For `mean`: the output of each of `heads`, from `mean_outputs`.
+        model: A `Model`, whose `plain` and `bridge` both run without the heads; or a causal
+            model of transformers.
+        heads: Heads such as `L5H1`, `5.1` or `(5, 1)`; an empty list changes nothing.
+        method: `zero`; or `mean`, as if the head always put out its mean: later layers get
+            what they usually get from it, but nothing about the tokens of this prompt.
+        means: Output of each of `heads` for `mean`, from `mean_outputs`.
 
     Raises:
-        InputError: If a head is not there, or has no mean.
+        InputError: If the model does not have a head, or `means` does not.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=16, length=16)
+        >>> tokens = torch.tensor([[0, 5, 6, 7, 5]])
+        >>> toy.plain(tokens).logits[0, -1].argmax().item()  # After 5 came 6.
+        6
+        >>> with interp.ablated(toy, ["L0H3"]):  # The previous-token head.
+        ...     bool(toy.plain(tokens).logits[0, -1].abs().max() < 1e-3)
+        True
     """
-    chosen = _by_layer(model, heads)
     if method not in get_args(Method):
         raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
-    means = (means or {}) if method == "mean" else {}
-    lacking = sorted(set(heads) - set(means)) if method == "mean" else []
-    if lacking:
-        raise InputError(f"means must hold every head to be replaced, got none of {lacking}")
+    chosen = parsed_heads("heads", heads)
+    outputs = {Head.parse(head): mean for head, mean in (means or {}).items()}
+    if method == "mean" and (absent := sorted(set(chosen) - set(outputs))):
+        raise InputError(f"means must hold every head that is ablated, got no mean of {absent}")
+    layers, n_heads, name = _shape(model)
+    by_layer: dict[int, list[Head]] = {}
+    for head in chosen:
+        if head.layer not in layers or head.head >= n_heads:
+            raise InputError(f"heads must be in {name}, got {head}")
+        by_layer.setdefault(head.layer, []).append(head)
 
     def overwrite(layer: int) -> _Edit:
         def edit(z: Float[Tensor, "batch pos width"]) -> Float[Tensor, "batch pos width"]:
-            by_head = _by_head(z, model.n_heads).clone()
-            for head in chosen[layer]:
-                mean = means.get(head)
-                by_head[:, :, head.head] = 0 if mean is None else mean.to(z)
+            by_head = _by_head(z, n_heads).clone()
+            for head in by_layer[layer]:
+                by_head[:, :, head.head] = outputs[head].to(z) if method == "mean" else 0
             return rearrange(by_head, "batch pos head d_head -> batch pos (head d_head)")
 
         return edit
 
-    with _editing(model, {layer: overwrite(layer) for layer in chosen}):
+    with _editing(model, {layer: overwrite(layer) for layer in by_layer}):
         yield
 
 
-def mean_outputs(model: Model, probe: Probe) -> dict[Head, Float[Tensor, " d_head"]]:
-    """The mean z of every head over the probe's own queries, in float32.
+def parsed_heads(argument: str, heads: Any) -> list[Head]:
+    """Each of `heads` once, in order: one head, or several, in any spelling."""
+    if isinstance(heads, str | Head):
+        heads = [heads]
+    if not isinstance(heads, Iterable):
+        raise InputError(f"{argument} must be heads such as L5H1, got {quoted(heads)}")
+    return list(dict.fromkeys(Head.parse(head) for head in heads))
 
-    The mean is over all rows and all positions but the first, where a head's output is like
-    nowhere else: there is only one token to attend to.
+
+def mean_outputs(model: Model, probe: Probe) -> dict[Head, Float[Tensor, " d_head"]]:
+    """The mean z of every head over the queries of a probe, in float32.
+
+    The mean is over all rows and all positions but the first, where a head's output is
+    unusual: there is only one token to attend to.
     """
     layers = attention_layers(model, None)
     sums: dict[int, Tensor] = {}
@@ -109,51 +136,39 @@ def mean_outputs(model: Model, probe: Probe) -> dict[Head, Float[Tensor, " d_hea
 
 
 def losses(model: Model, probe: Probe) -> dict[str, Float[Tensor, " row"]]:
-    """What the model, as it is now, loses on a probe: nats per token, for each row.
+    """The losses of the model, as it is now, on a probe: nats per token, for each row.
 
-    On tokens that repeat (`interp.kinds.probes.repeated`):
-    - `second_copy`: over the queries that are repeats and whose next token is one too. Looking
-      up what came next last time predicts these. The last query of the first copy is left out:
-      its next token repeats, but nothing in sight says so.
-    - `first_copy`: over the queries before that whose next token is new. Nothing predicts
-      these, and a head that only finds repeats does not matter here.
+    On tokens that repeat (`interp.kinds.probes.repeated`): `second_copy` and `first_copy`,
+    over the queries of `interp.effects.losses.copy_queries`.
 
     On text (`interp.kinds.probes.text`):
     - `text`: over all queries.
     - `in_context_score`: the mean loss late in the row minus the mean loss early (Olsson et al.
       2022, arXiv 2209.11895: the 500th token against the 50th). A row here is shorter, and the
-      means are over the queries of `late_and_early`. Below 0, the more so the more the
-      context helps.
+      means are over the queries of `interp.effects.losses.late_and_early`. It is below 0, and
+      the further the more the context helps.
 
     Raises:
         InputError: If a loss is not finite.
     """
-    rows = torch.cat([_next_token_losses(model, batch.tokens) for batch in _batches(probe)])
-    refuse_losses_not_finite(rows, model.name, model.dtype_name)
-    found = {}
+    batches = _batches(probe)
+    by_query = torch.cat(
+        [next_token_losses(logits(model, b.tokens), b.tokens).cpu() for b in batches]
+    )
+    refuse_losses_not_finite(by_query, model.name, model.dtype_name)
+    measures = {}
     if "repeated" in probe.parts:
-        for name, part in (("second_copy", "repeated"), ("first_copy", "random")):
-            queries = probe.parts[part]
-            found[name] = _mean(rows, queries[:, :-1] & queries[:, 1:])
+        for name, counted in copy_queries(probe).items():
+            measures[name] = torch.where(counted, by_query, 0).sum(1) / counted.sum(1)
     if "text" in probe.parts:
-        found["text"] = rows.mean(1)
-        late, early = late_and_early(rows.shape[1])
-        found["in_context_score"] = rows[:, late].mean(1) - rows[:, early].mean(1)
-    return found
-
-
-def late_and_early(queries: int) -> tuple[slice, slice]:
-    """Where `losses` calls a query late (the last quarter) and early (the second eighth).
-
-    Example:
-        >>> late_and_early(128)
-        (slice(96, 128, None), slice(16, 32, None))
-    """
-    return slice(queries * 3 // 4, queries), slice(queries // 8, queries // 4)
+        measures["text"] = by_query.mean(1)
+        late, early = late_and_early(by_query.shape[1])
+        measures["in_context_score"] = by_query[:, late].mean(1) - by_query[:, early].mean(1)
+    return measures
 
 
 def logits(model: Model, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos id"]:
-    """The model's logits, by transformers where its heads can be taken out there."""
+    """The model's logits, by transformers if its heads can be ablated there, else by the bridge."""
     ids = tokens.to(model.device)
     plain = _runs_plain(model)
     with torch.no_grad(), evaluating(model.plain if plain else model.bridge):
@@ -163,11 +178,11 @@ def logits(model: Model, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "bat
 
 
 def output_projections(plain: Any) -> dict[int, torch.nn.Module]:
-    """Where each layer of a transformers model turns the heads' outputs into one: its W_O.
+    """The output projection W_O of each layer of a transformers model.
 
-    By the usual names: it stands directly in a module whose name speaks of attention, in the
-    layer whose number is the only one on the way there. A layer where this fits nothing, or
-    more than one module, is absent.
+    It is found by the usual names: it is directly in a module whose name contains "att", in the
+    layer whose number is the only one on the way there. A layer in which no module fits, or
+    more than one, is absent.
     """
     found: dict[int, list[torch.nn.Module]] = {}
     for name, module in [] if plain is None else plain.named_modules():
@@ -178,13 +193,30 @@ def output_projections(plain: Any) -> dict[int, torch.nn.Module]:
     return {layer: modules[0] for layer, modules in found.items() if len(modules) == 1}
 
 
+def _shape(model: Any) -> tuple[Collection[int], int, str]:
+    """The layers whose heads can be ablated, the heads in each, and the model's name."""
+    if isinstance(model, Model):
+        return attention_layers(model, None), model.n_heads, model.name
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise InputError(
+            f"model must be an interp.Model or a transformers model, got {type(model).__name__}"
+        )
+    layers = output_projections(model)
+    if not layers:
+        raise InputError(
+            f"model must have output projections of a known name, got {type(model).__name__}:"
+            " ablate its heads in interp.load_model(model)"
+        )
+    return layers, int(text_config(model).num_attention_heads), type(model).__name__
+
+
 def _runs_plain(model: Model) -> bool:
     return set(attention_layers(model, None)) <= set(output_projections(model.plain))
 
 
 @contextmanager
-def _editing(model: Model, edits: Mapping[int, _Edit]) -> Iterator[None]:
-    """Pass the heads' outputs of each layer through its edit, in both views of the model."""
+def _editing(model: Any, edits: Mapping[int, _Edit]) -> Iterator[None]:
+    """Pass the heads' outputs of each layer through its edit, in every view of the model."""
 
     def before_projection(edit: _Edit) -> Callable[..., Any]:
         return lambda module, inputs: (edit(inputs[0]), *inputs[1:])
@@ -194,37 +226,29 @@ def _editing(model: Model, edits: Mapping[int, _Edit]) -> Iterator[None]:
         return lambda z, hook: edit(z.flatten(2)).view_as(z)
 
     with ExitStack() as hooks:
-        if _runs_plain(model):
-            projections = output_projections(model.plain)
+        plain = model.plain if isinstance(model, Model) else model
+        if not isinstance(model, Model) or _runs_plain(model):
+            projections = output_projections(plain)
             for layer, edit in edits.items():
                 handle = projections[layer].register_forward_pre_hook(before_projection(edit))
                 hooks.callback(handle.remove)
-        elif model.plain is not None:
-            hooks.callback(model.plain.register_forward_pre_hook(_refuse).remove)
-        at_layers = [(f"blocks.{layer}.attn.hook_z", at_z(edit)) for layer, edit in edits.items()]
-        hooks.enter_context(model.bridge.hooks(fwd_hooks=at_layers))
+        elif plain is not None:
+            hooks.callback(plain.register_forward_pre_hook(_refuse).remove)
+        if isinstance(model, Model):
+            points = [(f"blocks.{layer}.attn.hook_z", at_z(edit)) for layer, edit in edits.items()]
+            hooks.enter_context(model.bridge.hooks(fwd_hooks=points))
         yield
 
 
 def _refuse(module: torch.nn.Module, inputs: Any) -> None:
     raise InputError(
-        "heads must be taken out of model.bridge, got a run of model.plain:"
-        f" the output projections of {type(module).__name__} were not found"
+        "heads must be ablated in model.bridge, got a run of model.plain: the output projections"
+        f" of {type(module).__name__} were not found"
     )
 
 
 def _options(model: Any) -> dict[str, Any]:
     return {name: value for name, value in cheap_forward(model).items() if name == "use_cache"}
-
-
-def _by_layer(model: Model, heads: Collection[Head]) -> dict[int, list[Head]]:
-    with_attention = attention_layers(model, None)
-    chosen: dict[int, list[Head]] = {}
-    for head in heads:
-        if head.layer not in with_attention or head.head >= model.n_heads:
-            raise InputError(f"heads must be in {model.name}, got {head}")
-        chosen.setdefault(head.layer, []).append(head)
-    return chosen
 
 
 def _by_head(
@@ -237,19 +261,3 @@ def _by_head(
 
 def _batches(probe: Probe) -> list[Probe]:
     return probe.split(max(1, _TOKENS // probe.tokens.shape[1]))
-
-
-def _next_token_losses(
-    model: Model, tokens: Int[Tensor, "batch pos"]
-) -> Float[Tensor, "batch query"]:
-    """The loss of each next token, in nats; the last position has none."""
-    made = rearrange(logits(model, tokens)[:, :-1], "batch query id -> (batch query) id").float()
-    wanted = rearrange(tokens[:, 1:], "batch query -> (batch query)").to(made.device)
-    lost = cross_entropy(made, wanted, reduction="none").cpu()
-    return rearrange(lost, "(batch query) -> batch query", batch=len(tokens))
-
-
-def _mean(
-    values: Float[Tensor, "row query"], counted: Bool[Tensor, "row query"]
-) -> Float[Tensor, " row"]:
-    return torch.where(counted, values, 0).sum(1) / counted.sum(1)

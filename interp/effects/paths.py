@@ -1,47 +1,50 @@
-"""Which earlier heads an induction head listens to, and by which of its inputs: Q, K or V.
+"""Path patching: which earlier heads a head reads, and by which of its inputs: Q, K or V.
 
 A head t reads the residual stream x three times: for its queries, its keys and its values.
-What an earlier head s wrote is one term of that sum, `z_s W_O`, the heads' common bias left
-out. Take it away from what one of the three sees, and leave the other two as they were. For
-the path K, with `read_Q`, `read_K`, `read_V` for all that turns the normed stream into queries,
-keys and values (weights, biases, query and key norms, rotary positions):
+What an earlier head s wrote is one term of that sum, `z_s W_O` (without the bias that all heads
+share). It is subtracted from what one of the three reads; the other two stay as they were. For
+the path K, where `read_Q`, `read_K`, `read_V` turn the normed stream into queries, keys and values
+(weights, biases, query and key norms, rotary positions):
 
     q_i = read_Q(norm(x_i))    k_j = read_K(norm(x_j - z_sj W_O))    v_j = read_V(norm(x_j))
-    pattern = softmax of scale * q_i . k_j over the keys in sight
+    pattern = softmax of scale * q_i . k_j over the visible keys
 
-and see what is left of t's attention on its induction targets, and of what it adds through them
-to the logit of the right next token. An induction head is two heads joined by K-composition
-(Elhage et al. 2021): without the previous-token head in its keys, its stripe is gone.
+The result is the remaining attention of t on its induction targets, and its remaining effect
+through them on the logit of the right next token. An induction circuit takes two heads, joined by
+K-composition (Elhage et al. 2021): without the previous-token head in its keys, the induction
+head loses its stripe.
 
-- The change reaches t straight from s: heads and MLPs between, which s moves too, stay as they
-  were (path patching: Wang et al. 2022, arXiv 2211.00593). For everything that s does at once
-  there is `interp.effects.ablate.ablated`.
-- The norm before the attention is computed anew on the changed stream, so a large part also
-  changes the size of what is left. The final norm's scale is held at what it was.
-- Query heads of a group share their keys and values: what is taken from t's keys is taken from
-  its group's. Only t is measured.
-- On the path V the pattern, and so the stripe, stays what it was: there, look at the effect.
+- The change reaches t directly from s: heads and MLPs in between, which s also changes, stay as
+  they were (path patching: Wang et al. 2022, arXiv 2211.00593). `interp.ablated` removes all that
+  s does at once.
+- The norm before the attention is computed again on the changed stream, so removing a large part
+  also changes the scale of the rest. The scale of the final norm is held fixed.
+- Query heads of a group share their keys and values: a part that is removed from t's keys is
+  removed from its group's. Only t is measured.
+- On the path V the pattern, and so the stripe, does not change: use the effect there.
 """
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor
 
 from interp.attention.tiles import tiled_attention
+from interp.effects.ablate import parsed_heads
 from interp.effects.edges import Edge, PathEffects, edges_of
-from interp.errors import InputError, said, whole, whole_seed
+from interp.errors import InputError, Seed, Whole, checked
 from interp.heads import Head
 from interp.kinds.mass import FromQK, Tally
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Questions, Thresholds, ask
 from interp.kinds.targets import NONE
-from interp.models import Model, evaluating, load_model
+from interp.models import Model, load_model
 from interp.models.hooks import attention_layers, run_with
 from interp.models.reading import Reading, rereading
 from interp.models.stream import stream, streams, told_apart
@@ -53,30 +56,31 @@ _TOKENS = 4096
 """Tokens that are run at once, if a row is not longer."""
 
 
+@checked
 def path_effects(
     model: Any,
     to: Head | str | Sequence[Head | str],
     *,
     sources: Head | str | Sequence[Head | str] | None = None,
-    rows: int = 16,
-    seed: int = 0,
-    length: int | None = None,
+    rows: Annotated[Whole, Field(ge=2)] = 16,
+    seed: Seed = 0,
+    length: Whole | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PathEffects:
     """Take earlier heads out of the queries, the keys or the values of the heads `to`.
 
     The probe is the scan's: rows of random tokens, each repeated with a period of its own, and
-    the queries that count are the same ones.
+    the same queries count.
 
     Args:
         model: A `Model`, or anything that `interp.load_model` takes.
-        to: The heads to measure, such as the induction heads of a scan.
-        sources: The heads to take out, each for the heads of `to` in later layers; if left out,
-            every head.
-        rows: Rows of random tokens, at least 2.
-        seed: Of the random tokens.
+        to: Heads to measure, such as the induction heads of a scan.
+        sources: Heads to take out, each for the heads of `to` in later layers; every head if
+            left out.
+        rows: Number of rows of random tokens, at least 2.
+        seed: Seed of the random tokens.
         length: Tokens in a row; 129 if left out, or the model's context if that is shorter.
-        progress: Called with (removals done, removals in all).
+        progress: Callback, called with (removals done, removals in all).
 
     Returns:
         An edge for each head of `to`, each path and each source in an earlier layer: attention on
@@ -84,19 +88,24 @@ def path_effects(
         after, with intervals of the change.
 
     Raises:
-        InputError: If a head is not there, or is no later than any source, or has no induction
-            targets in sight; if the model's logits are not finite, its attention cannot be
-            streamed, its parts do not sum to the logits, or its attention does not read the
-            norm of the residual stream.
+        InputError: If a head is missing, has no source in an earlier layer or no visible
+            induction targets; or if the model's attention cannot be streamed, its parts do not
+            sum to the logits, or its attention does not read the norm of the residual stream.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=16, length=33)
+        >>> edges = interp.path_effects(toy, "L1H5", rows=2)
+        >>> edges.strongest("L1H5", "K")[0].source  # The previous-token head.
+        L0H3
     """
     model = load_model(model)
     receivers = _in_model(model, "to", to)
     senders = _in_model(model, "sources", _all_heads(model) if sources is None else sources)
     for head in receivers:
-        if not any(sender.layer < head.layer for sender in senders):
+        if not _before(senders, head.layer):
             raise InputError(f"to must come in a later layer than a source, got {head}")
-    rows, seed = whole("rows", rows, least=2), whole_seed(seed)
-    length = row_length(model, None if length is None else whole("length", length))
+    length = row_length(model, length)
     probe = repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
     readout = _readout(model)
     by_layer = {
@@ -107,7 +116,7 @@ def path_effects(
     for number, heads in by_layer.items():
         if not _stripe(model, probe, number)[1].any():
             raise InputError(
-                f"to must have induction targets in sight, got {heads[0]}, whose layer sees"
+                f"to must have visible induction targets, got {heads[0]}, whose layer sees"
                 f" {model.windows[number]} tokens"
             )
 
@@ -136,14 +145,22 @@ def path_effects(
                 after[number].append(layer.without(outputs(z, earlier), len(earlier)))
     edges: list[Edge] = []
     for number, heads in by_layer.items():
-        own, without = _joined(before[number]), _joined(after[number])
-        edges += edges_of(heads, _before(senders, number), own, without)
+        clean, without = _joined(before[number]), _joined(after[number])
+        edges += edges_of(heads, _before(senders, number), clean, without)
     edges.sort(key=lambda edge: receivers.index(edge.to))
-    return PathEffects(tuple(edges), _made_by(model, probe, seed))
+    made_by = Record.of_model(
+        model,
+        seed=seed,
+        removed="the source's own output, put to zero, without biases",
+        norm="before attention: computed anew; final: scale held",
+        interval="95 % of resamples of the rows, after minus before",
+        probes=[probe.record()],
+    )
+    return PathEffects(tuple(edges), made_by)
 
 
 class _Layer:
-    """One layer in one clean pass: how it reads the stream, and what its heads do then."""
+    """One layer in one clean pass: how it reads the stream, and what its heads do."""
 
     def __init__(
         self, model: Model, readout: Readout, batch: Probe, number: int, heads: Sequence[Head]
@@ -162,13 +179,13 @@ class _Layer:
         self.clean: FromQK
 
     def before(self) -> dict[str, Tally]:
-        """Both measures as they are, by head."""
+        """Both measures in the clean run, by head."""
         return self._measured(*self._own())
 
     def without(
         self, parts: Iterable[Float[Tensor, "batch pos d_model"]], number: int
     ) -> dict[str, Tally]:
-        """Both measures when one input sees the stream without one of `number` parts.
+        """Both measures when one input reads the stream without one of `number` parts.
 
         The columns are (part, path, head).
         """
@@ -180,7 +197,7 @@ class _Layer:
             swapped = ([*own[:i], read[i], *own[i + 1 :]] for i in range(3))
             found = self._measured(*(torch.cat(some, 1) for some in zip(*swapped, strict=True)))
             for name, tally in found.items():
-                # One block for all: small results among large passing ones scatter memory.
+                # One block for all: small results among large temporary ones fragment memory.
                 if name not in totals:
                     rows, ends = tally.total.shape
                     totals[name] = tally.total.new_zeros(rows, number, ends)
@@ -200,12 +217,12 @@ class _Layer:
         return self._chosen(q, k, clean.v)
 
     def _chosen(self, q: Tensor, k: Tensor, v: Tensor) -> list[Float[Tensor, "batch head pos _"]]:
-        """Those of the heads that are measured; keys and values one for each of them."""
+        """The queries, keys and values of the heads that are measured, one of each a head."""
         shared = self.index // (q.shape[1] // k.shape[1])
         return [q[:, self.index].float(), k[:, shared].float(), v[:, shared].float()]
 
     def _measured(self, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tally]:
-        """Both measures; the heads may come several times over."""
+        """Both measures; the heads may be repeated several times."""
         times = q.shape[1] // len(self.index)
         sinks = self.clean.sinks
         scale = self.clean.scale
@@ -232,7 +249,7 @@ def _clean_pass(
     by_layer: dict[int, list[Head]],
     senders: Sequence[Head],
 ) -> tuple[dict[int, _Layer], dict[int, Float[Tensor, "batch pos head d_head"]]]:
-    """The layers of the receivers as they were in one pass, and what each sender put out."""
+    """The receivers' layers in one clean pass, and the output z of each sender's layer."""
     layers = {i: _Layer(model, readout, batch, i, heads) for i, heads in by_layer.items()}
 
     def look(number: int, attention: FromQK) -> None:
@@ -255,7 +272,7 @@ def _clean_pass(
 
 
 def ask_of_stripe(model: Model, probe: Probe, layer: int) -> Questions:
-    """What to ask of a layer for its induction scores on a probe of repeats, as a scan does."""
+    """The induction targets and queries of a layer on a probe of repeats, as in a scan."""
     return ask(
         probe.tokens.to(model.device),
         counted=probe.parts["repeated"].to(model.device),
@@ -270,7 +287,7 @@ def ask_of_stripe(model: Model, probe: Probe, layer: int) -> Questions:
 def _stripe(
     model: Model, probe: Probe, layer: int
 ) -> tuple[Int[Tensor, "batch query m"], Bool[Tensor, "batch query"]]:
-    """The induction targets that a layer sees, and the queries that a scan would count."""
+    """The induction targets that a layer sees, and the queries that a scan counts."""
     asked = ask_of_stripe(model, probe, layer)
     keys = asked.keys["induction"]
     return keys, (keys != NONE).any(-1) & asked.fit
@@ -285,39 +302,18 @@ def _joined(batches: list[dict[str, Tally]]) -> dict[str, Tally]:
 
 
 def _readout(model: Model) -> Readout:
-    """The way to the logits, once it is sure that the stream is a plain sum of parts.
-
-    Raises:
-        InputError: If it is not, or the attention cannot be streamed.
-    """
-    alone = model.plain is not None and model.direction == "causal"
-    if alone and not _logits(model).isfinite().all():
-        raise InputError(
-            f"model must give finite logits, got {model.name}: weights or activations are not"
-            f" finite in {model.dtype_name}"
-        )
+    """The way from the stream to the logits, after checking that its parts sum to them."""
     if not streams(model):
         raise InputError(f"model must be one whose attention can be streamed, got {model.name}")
     refused = f"model must add its heads' outputs up to the logits, got {model.name}: "
-    without = sorted(set(range(model.n_layers)) - set(attention_layers(model, None)))
-    if without:
+    if without := sorted(set(range(model.n_layers)) - set(attention_layers(model, None))):
         raise InputError(f"{refused}layer {without[0]} has no attention, and so no heads")
     try:
         readout = Readout(model)
         readout.check()
     except InputError as error:
         raise InputError(f"{refused}{error}") from error
-    except Exception as error:
-        # An architecture may differ in any way; the caller's mistake is always the model.
-        told = said(error)
-        why = f"its way to the logits is not known ({type(error).__name__}: {told})"
-        raise InputError(refused + why) from error
     return readout
-
-
-def _logits(model: Model) -> Float[Tensor, "batch pos vocab"]:
-    with torch.no_grad(), evaluating(model.plain):
-        return model.plain(model.vocabulary[:8][None].to(model.device)).logits
 
 
 def _all_heads(model: Model) -> list[Head]:
@@ -326,26 +322,10 @@ def _all_heads(model: Model) -> list[Head]:
 
 
 def _in_model(model: Model, argument: str, heads: Any) -> list[Head]:
-    """Each of `heads` once."""
-    known = set(_all_heads(model))
-    heads = [heads] if isinstance(heads, str | Head) else heads
-    if not isinstance(heads, Iterable):
-        raise InputError(f"{argument} must be heads such as L5H1, got {heads!r}")
-    chosen = list(dict.fromkeys(Head.parse(head) for head in heads))
+    """Each of `heads` once, if the model has them."""
+    chosen = parsed_heads(argument, heads)
     if not chosen:
         raise InputError(f"{argument} must name at least one head, got none")
-    for head in chosen:
-        if head not in known:
-            raise InputError(f"{argument} must name heads of {model.name}, got {head}")
+    if unknown := [head for head in chosen if head not in set(_all_heads(model))]:
+        raise InputError(f"{argument} must name heads of {model.name}, got {unknown[0]}")
     return chosen
-
-
-def _made_by(model: Model, probe: Probe, seed: int) -> dict[str, Any]:
-    return Record.of_model(
-        model,
-        seed=seed,
-        removed="the source's own output, put to zero, without biases",
-        norm="before attention: computed anew; final: scale held",
-        interval="95 % of resamples of the rows, after minus before",
-        probes=[probe.record()],
-    )

@@ -1,24 +1,26 @@
-"""Does a label matter? What the model loses without the heads that carry it.
+"""Causal tests of labels: the model's loss without the heads that carry a label.
 
-`verify` takes the strongest heads of each label out of the model together (see
-`interp.effects.ablate`) and looks at the loss before and after. Taking out any heads costs
-something, so the same is done with random other heads of the same layers, many times; only
-what goes beyond all of those is put down to the label.
+`verify` ablates the strongest heads of each label together (see `interp.ablated`) and compares the
+loss before and after. Ablating any heads costs something, so the same is done with random other
+heads of the same layers, many times; an effect counts as the label's only if it is beyond all of
+those.
 """
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
-from interp.effects.ablate import Means, ablated, late_and_early, losses, mean_outputs
+from interp.effects.ablate import ablated, losses, mean_outputs
+from interp.effects.losses import late_and_early
 from interp.effects.verdicts import Effect, LabelEffects, Verification
-from interp.errors import InputError, whole, whole_seed
+from interp.errors import Count, InputError, Seed, Whole, checked
 from interp.heads import Head
 from interp.kinds import evidence, probes
 from interp.kinds.labels import FORCED_WINDOW, MIXED, NOT_ENOUGH, excess
@@ -30,67 +32,66 @@ from interp.scan.record import Record
 from interp.scan.table import WORDS, HeadScan, check_scan
 
 MEASURES = ("second_copy", "first_copy", "in_context_score", "text")
-"""What is looked at before and after, the measure that decides first: see `ablation.losses`."""
+"""What is compared before and after, the deciding measure first: see `ablate.losses`."""
+
+METHODS = ("zero", "mean")
 
 _RESAMPLES = 2000
 
 
+@checked
 def verify(
     model: Any,
     scan: HeadScan,
     *,
     kinds: str | Sequence[str] | None = None,
-    top: SupportsIndex = 10,
-    draws: SupportsIndex = 20,
-    rows: SupportsIndex = 4,
-    length: SupportsIndex | None = None,
-    seed: SupportsIndex = 0,
-    methods: Sequence[str] = ("zero", "mean"),
+    top: Count = 10,
+    draws: Count = 20,
+    rows: Annotated[Whole, Field(ge=2)] = 4,
+    length: Whole | None = None,
+    seed: Seed = 0,
+    methods: Sequence[str] = METHODS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
-    """Take the heads of each label out of the model, and compare with random other heads.
+    """Ablate the heads of each label, and compare the cost with that of random other heads.
 
     Two probes are run: random tokens that repeat, and natural text, if there is a tokenizer.
-    The heads of a label are those that carry it, the strongest first, filled up to `top`
-    with the next by score as long as their excess is at least half the label's threshold:
-    close relatives left in place would do the work of those taken out. A random draw
-    replaces each of them by another head of the same layer, none of them in the set; the
-    drawn heads may carry the label too, and the notes say how many do.
+    The heads of a label are those that carry it, the strongest first, followed up to `top`
+    by the next by score as long as their excess is at least half the label's threshold:
+    close relatives left in place would do the work of the ablated heads. A random draw
+    replaces each of them by another head of the same layer, never by one of the set; the
+    drawn heads may carry the label too, and the notes count them.
 
     Args:
         model: A `Model`, or anything that `interp.load_model` takes.
-        scan: What `interp.scan_heads` said of this model.
+        scan: Scan of this model, from `interp.scan_heads`.
         kinds: Labels to judge, such as `induction` or `previous token`; all if left out.
-        top: Heads of each label to take out together, at most.
-        draws: Random draws for each label.
-        rows: Rows of random tokens; there are as many of text, if the passages allow.
+        top: Number of heads of each label to ablate together, at most.
+        draws: Number of random draws for each label.
+        rows: Number of rows of random tokens, and of text, if the passages allow; at least 2.
         length: Tokens in a row; 129 if left out, or the model's context if that is shorter.
             Rows of text are three quarters as long: the second copy decides.
-        seed: Of the random tokens, the draws and the intervals.
-        methods: What stands in for the heads' output, `zero` and `mean`; the first decides.
-            The mean is over the queries of the very probe that is run.
-        progress: Called with (runs done, runs in all).
+        seed: Seed of the random tokens, the draws and the intervals.
+        methods: Replacements of the heads' output, `zero` and `mean`; the first decides.
+            The mean is over the queries of the same probe.
+        progress: Callback, called with (runs done, runs in all).
+
+    Returns:
+        Effects in nats per token with 95 % intervals over rows, those of the random draws, and
+        a verdict for each label.
 
     Raises:
-        InputError: If the scan is of another model, a label or method is unknown, or a number
-            is too small or not a whole one.
+        InputError: If the scan is of another model, or a label or method is unknown.
     """
-    _check_methods(methods)
-    top, draws, rows, seed = (
-        whole("top", top, least=1),
-        whole("draws", draws, least=1),
-        whole("rows", rows, least=2),
-        whole_seed(seed),
-    )
-    length = None if length is None else whole("length", length)
+    if not methods or not set(methods) <= set(METHODS):
+        raise InputError(f"methods must be among {', '.join(METHODS)}, got {list(methods)}")
     model = load_model(model)
     check_scan(scan, model)
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    asked = list(dict.fromkeys(kinds or labels_in(scan)))
-    chosen = {label: _strongest(scan, label, top) for label in asked}
-    made = _probes(model, rows, seed, row_length(model, length))
-
-    bench = _Bench(model, made, seed)
+    labels = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds or labels_in(scan)))
+    labels = [label.replace("_", " ") for label in labels]
+    chosen = {label: _strongest(scan, label, top) for label in labels}
+    tokens = _probes(model, rows, seed, row_length(model, length))
+    bench = _Bench(model, tokens, seed)
     plans = {
         label: random_draws(list(heads), model.n_heads, draws, seed)
         for label, heads in chosen.items()
@@ -104,21 +105,21 @@ def verify(
             progress(next(count), total)
         return changes
 
-    found = {}
+    results = {}
     for label, heads in chosen.items():
         if not heads:
-            found[label] = LabelEffects(label)
+            results[label] = LabelEffects(label)
             continue
         effects = {}
         for method in methods:
-            own = without(list(heads), method)
+            changes = without(list(heads), method)
             others = [without(draw, method) for draw in plans[label]]
             effects[method] = {
-                name: _effect(own[name], [other[name] for other in others], seed)
+                name: _effect(changes[name], [other[name] for other in others], seed)
                 for name in MEASURES
-                if name in own
+                if name in changes
             }
-        found[label] = LabelEffects(
+        results[label] = LabelEffects(
             label,
             tuple(heads),
             tuple(heads.values()),
@@ -129,11 +130,11 @@ def verify(
         )
     before = {name: float(bench.before[name].mean()) for name in MEASURES if name in bench.before}
     options = {"top": top, "draws": draws, "seed": seed, "methods": list(methods)}
-    return Verification(before, found, _made_by(model, scan, made, options))
+    return Verification(before, results, _made_by(model, scan, tokens, options))
 
 
 def labels_in(scan: HeadScan | None = None) -> list[str]:
-    """Every label that a head can have, and those that heads of `scan` have besides."""
+    """Every label that a head can have, and the other labels of heads of `scan`."""
     present = set() if scan is None else {label for row in scan.frame["labels"] for label in row}
     others = present - {*WORDS, MIXED, NOT_ENOUGH, FORCED_WINDOW}
     return [*WORDS, *sorted(others)]
@@ -142,10 +143,10 @@ def labels_in(scan: HeadScan | None = None) -> list[str]:
 def random_draws(
     heads: Sequence[Head], n_heads: int, draws: int, seed: int
 ) -> list[tuple[Head, ...]]:
-    """As many other heads as `heads`, from the same layers, so many times; no draw twice.
+    """`draws` different draws of other heads, as many from each layer as `heads` has there.
 
-    Where a layer has too few others, all of them are drawn; where there are no more than
-    `draws` different draws, each is made once.
+    If a layer has too few others, all of them are drawn; if there are no more than `draws`
+    different draws, each is made once.
 
     Example:
         >>> random_draws([Head(0, 0), Head(2, 1)], n_heads=2, draws=20, seed=0)
@@ -172,12 +173,12 @@ def random_draws(
 
 
 class _Bench:
-    """The probes, the losses with all heads in place, and the heads' means once asked for."""
+    """The probes, the losses without ablation, and the heads' means once they are needed."""
 
-    def __init__(self, model: Model, made: list[probes.Probe], seed: int) -> None:
+    def __init__(self, model: Model, tokens: list[probes.Probe], seed: int) -> None:
         self._model = model
-        self._probes = made
-        self._means: list[Means] = []
+        self._probes = tokens
+        self._means: list[Mapping[Head, Tensor]] = []
         self.before = self._measure([], "zero")
 
     def changes(self, heads: Sequence[Head], method: str) -> dict[str, Float[Tensor, " row"]]:
@@ -188,23 +189,24 @@ class _Bench:
         return {name: after[name] - before for name, before in self.before.items()}
 
     def _measure(self, heads: Sequence[Head], method: str) -> dict[str, Tensor]:
-        found = {}
+        measures = {}
         for index, probe in enumerate(self._probes):
             means = self._means[index] if method == "mean" else None
             with ablated(self._model, heads, method, means):
-                found |= losses(self._model, probe)
-        return found
+                measures |= losses(self._model, probe)
+        return measures
 
 
-def _effect(own: Float[Tensor, " row"], others: Sequence[Tensor], seed: int) -> Effect:
-    rows = own.double()[:, None]
-    tally = Tally(rows, torch.zeros_like(rows), torch.ones(len(own), dtype=torch.long))
+def _effect(changes: Float[Tensor, " row"], others: Sequence[Tensor], seed: int) -> Effect:
+    rows = changes.double()[:, None]
+    tally = Tally(rows, torch.zeros_like(rows), torch.ones(len(rows), dtype=torch.long))
     low, high = evidence.interval(tally, draws=_RESAMPLES, seed=seed).flatten().tolist()
-    return Effect(float(own.mean()), (low, high), tuple(float(other.mean()) for other in others))
+    random = tuple(float(other.mean()) for other in others)
+    return Effect(float(changes.mean()), (low, high), random)
 
 
 def _strongest(scan: HeadScan, label: str, top: int) -> dict[Head, float | None]:
-    """The heads to take out for `label` with their scores; none if none carries it."""
+    """The heads to ablate for `label` with their scores; empty if no head carries it."""
     labelled = scan.having(label)
     kind = label.replace(" ", "_")
     if f"{kind}_chance" not in scan.frame or not len(labelled):
@@ -232,16 +234,13 @@ def _notes(
     notes = []
     carriers = set(scan.heads(label))
     if unlabelled := [str(head) for head in heads if head not in carriers]:
-        words = (
-            "do not carry the label and come"
-            if unlabelled[1:]
-            else ("does not carry the label and comes")
-        )
-        notes.append(f"{', '.join(unlabelled)} {words} next by score")
+        verbs = ("do", "come") if unlabelled[1:] else ("does", "comes")
+        names = ", ".join(unlabelled)
+        notes.append(f"{names} {verbs[0]} not carry the label and {verbs[1]} next by score")
     for layer, number in sorted(Counter(head.layer for head in heads).items()):
         others = model.n_heads - number
         if others < number:
-            notes.append(f"layer {layer} has {others} other heads for {number} taken out")
+            notes.append(f"layer {layer} has {others} other heads for {number} ablated")
     if 0 < len(drawn) < draws:
         notes.append(f"there are only {len(drawn)} different random draws")
     picked = [head for draw in drawn for head in draw]
@@ -250,48 +249,34 @@ def _notes(
     return notes
 
 
-def _check_methods(methods: Sequence[str]) -> None:
-    if not methods:
-        raise InputError("methods must name at least one of zero, mean, got none")
-    for method in methods:
-        if method not in ("zero", "mean"):
-            raise InputError(f"methods must be among zero, mean, got {method!r}")
-
-
 def _probes(model: Model, rows: int, seed: int, length: int) -> list[probes.Probe]:
-    made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)]
+    random = probes.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
     encoded = encoded_passages(model)
     if not encoded:
-        return made
+        return [random]
     shortest = min(map(len, encoded)) + (model.bos is not None)
-    natural = probes.text(
-        encoded, rows=rows, length=min(length * 3 // 4 + 1, shortest), bos=model.bos
-    )
-    return [*made, natural] if natural is not None else made
+    text_length = min(length * 3 // 4 + 1, shortest)
+    natural = probes.text(encoded, rows=rows, length=text_length, bos=model.bos)
+    return [random] if natural is None else [random, natural]
 
 
 def _made_by(
-    model: Model, scan: HeadScan, made: list[probes.Probe], options: dict[str, Any]
+    model: Model, scan: HeadScan, tokens: list[probes.Probe], options: dict[str, Any]
 ) -> dict[str, Any]:
-    text = [probe for probe in made if "text" in probe.parts]
-    late, early = late_and_early(text[0].tokens.shape[1] - 1) if text else (None, None)
+    in_context: Any = "not measured: the model has no tokenizer"
+    for probe in tokens:
+        if "text" in probe.parts:
+            late, early = late_and_early(probe.tokens.shape[1] - 1)
+            in_context = {"late": [late.start, late.stop], "early": [early.start, early.stop]}
+    of_scan = ("model", "revision", "seed", "method", "dtype", "thresholds")
     return Record.of_model(
         model,
         **options,
         decided_by=f"{MEASURES[0]}, {options['methods'][0]}",
         unit="nats",
-        in_context_score={
-            "late": [late.start, late.stop],
-            "early": [early.start, early.stop],
-        }
-        if late and early
-        else "not measured: the model has no tokenizer",
+        in_context_score=in_context,
         mean="mean output over the queries of the probe itself, but each row's first",
         interval=f"95 % of {_RESAMPLES} resamples of the rows",
-        scan={
-            name: value
-            for name, value in scan.made_by.items()
-            if name in ("model", "revision", "seed", "method", "dtype", "thresholds")
-        },
-        probes=[probe.record() for probe in made],
+        scan={name: value for name, value in scan.made_by.items() if name in of_scan},
+        probes=[probe.record() for probe in tokens],
     )

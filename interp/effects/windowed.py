@@ -1,37 +1,39 @@
-"""A model whose key-value cache is cut: only the last tokens stay, or those and some early ones.
+"""A model with a cut key-value cache: only the last tokens stay, or those and some early ones.
 
-Written token by token, a cut cache at each step holds the keys and values of some earlier tokens,
-as they were made: later evictions do not change them. So one pass over the whole text with a mask
-does the same at once: query i sees exactly the keys that the cache holds at step i.
+When text is written token by token, a cut cache holds at each step the keys and values of some
+earlier tokens, as they were made: later evictions do not change them. So one pass over the whole
+text with a mask gives the same result: query i sees exactly the keys that the cache holds at
+step i.
 
-What a mask cannot say is where the keys stand. When kept tokens stand beside the last ones,
-StreamingLLM (Xiao et al. 2023, arXiv 2309.17453) numbers positions inside the cache, and turns
-the keys anew at every step: the kept keys stay right before the others, as far as the cache is
-long, however far the text has gone. Rotary scores depend on distances alone (Su et al. 2021,
+The mask does not give the positions of the keys. When kept tokens are next to the last ones,
+StreamingLLM (Xiao et al. 2023, arXiv 2309.17453) numbers positions inside the cache, and rotates
+the keys again at every step: the kept keys stay right before the others, within the length of
+the cache, however long the text is. Rotary scores depend on distances alone (Su et al. 2021,
 arXiv 2104.09864), so among the last tokens the numbering changes nothing, and for a cache of the
 last tokens alone there is no difference at all. Only the distance to the kept keys differs:
 
     text positions     query - key                          grows without end
     cache positions    min(query, last) - key,  last = first + size - 1
 
-That is also what it takes here: every row runs twice side by side, once at its positions in the
-text and once at `min(query, last)`, and a score with a kept key takes its query from the second.
-Both halves get the same output, so they stay one and the same stream.
+Therefore every row runs twice in one batch, once at its positions in the text and once at
+`min(query, last)`, and a score with a kept key takes its query from the second. Both halves get
+the same output, so they stay the same stream.
 """
 
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from interp.attention.reference import attention_scores, causal_mask, hide, softmax
-from interp.errors import InputError, whole
+from interp.effects.losses import next_token_losses
+from interp.errors import Count, InputError, Whole, checked
 from interp.models import Model, attend_with, holding
 from interp.models.finite import refuse_losses_not_finite
 from interp.models.stream import streams
@@ -44,38 +46,37 @@ Visit = Callable[[int, Float[Tensor, "row head query key"]], None]
 _RUN: ContextVar["_Run"] = ContextVar("run")
 
 
+@checked
 @dataclass(frozen=True)
 class Cut:
-    """Which tokens a cache of limited size holds.
+    """The tokens that a cache of limited size holds.
 
     Attributes:
-        size: Tokens in the cache at most, the query's own among them.
-        kept: How many of them are early tokens that stay; the others are the last ones.
+        size: Number of tokens in the cache at most, the query's own among them.
+        kept: Number of early tokens among them, which stay; the others are the last ones.
         first: Position of the first token that stays.
         renumbered: Whether positions are those inside the cache; else those in the text.
 
     Raises:
-        InputError: If a number is out of range, or no place is left for the query.
+        InputError: If no place is left for the query.
     """
 
-    size: int
-    kept: int = 0
-    first: int = 0
+    size: Count
+    kept: Annotated[Whole, Field(ge=0)] = 0
+    first: Annotated[Whole, Field(ge=0)] = 0
     renumbered: bool = True
 
     def __post_init__(self) -> None:
-        whole("size", self.size, least=1)
-        whole("first", self.first, least=0)
-        if whole("kept", self.kept, least=0) >= self.size:
+        if self.kept >= self.size:
             raise InputError(
                 f"kept must be less than the cache's {self.size} tokens, got {self.kept}"
             )
 
     def visible(self, length: int) -> Bool[Tensor, "query key"]:
-        """What each query of a text of `length` tokens finds in the cache.
+        """The keys that each query of a text of `length` tokens finds in the cache.
 
-        Until the kept tokens would leave, the last `size` are there; then the kept ones stay,
-        and the last `size - kept`.
+        These are the last `size` until the kept tokens would leave; then the kept ones and the
+        last `size - kept`.
 
         Example:
             >>> Cut(3, kept=1).visible(5).int()
@@ -91,7 +92,7 @@ class Cut:
         return causal_mask(length) & (stays | (query - key < last))
 
     def places(self, length: int) -> Int[Tensor, " query"]:
-        """Where each query stands, as the kept keys see it.
+        """The position of each query relative to the kept keys.
 
         Example:
             >>> Cut(3, kept=1).places(5)
@@ -103,7 +104,7 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """What the attention of a running model has to know."""
+    """The settings that the attention of a running model reads."""
 
     cut: Cut | None
     cut_heads: Bool[Tensor, "layer head"]
@@ -119,22 +120,22 @@ def losses(
     heads: Bool[Tensor, "layer head"] | None = None,
     visit: Visit | None = None,
 ) -> Float[Tensor, "row query"]:
-    """What the model loses on each next token, in nats, when its cache is cut.
+    """The loss of each next token, in nats, with a cut cache.
 
-    Each row is run by itself, and one layer's `head x pos x pos` scores are held at a time.
+    Each row is run by itself, with one layer's `head x pos x pos` scores in memory at a time.
 
     Args:
-        model: A rotary model; `check` says whether it will do.
+        model: A rotary model (see `check`).
         tokens: Rows of one length, without padding.
-        cut: What the cache holds; None: everything.
-        heads: Which heads have a cut cache, the others keep theirs whole; None: all.
-        visit: Called with the layer and its pattern, once for every row and layer.
+        cut: Contents of the cache; None: everything.
+        heads: Heads with a cut cache, the others keep theirs whole; None: all.
+        visit: Callback, called with the layer and its pattern, once for every row and layer.
 
     Returns:
-        Entry q is the loss of token `q + 1`, given what the cache held at q.
+        Entry q is the loss of token `q + 1`, given the contents of the cache at q.
 
     Raises:
-        InputError: If a loss is not finite, or the model puts positions into the tokens themselves.
+        InputError: If a loss is not finite, or the model adds positions to the tokens themselves.
     """
     if heads is None:
         heads = torch.ones(model.n_layers, model.n_heads, dtype=torch.bool)
@@ -147,54 +148,41 @@ def losses(
     run = _Run(cut, heads.to(model.device), twice, visit)
     attending = attend_with(model.plain, NAME, _attend)
     with holding(_RUN, run), attending, torch.no_grad():
-        found = torch.stack([_next_token_losses(model, row, run) for row in tokens])
-    refuse_losses_not_finite(found, model.name, model.dtype_name)
-    return found
+        rows = torch.stack([_losses_of_row(model, row, run) for row in tokens])
+    refuse_losses_not_finite(rows, model.name, model.dtype_name)
+    return rows
 
 
 def check(model: Model, length: int) -> None:
-    """Refuse a model whose cache cannot be cut this way; found out on three tokens.
+    """Refuse a model whose cache cannot be cut this way, with a test run on four tokens.
 
     Raises:
-        InputError: If the context is shorter than `length`, the model cuts its cache itself or has
-            learned sinks, it is not on transformers' attention interface, or its positions are
-            not rotary.
+        InputError: If the context is shorter than `length`, the model has windows or learned
+            sinks, does not use transformers' attention interface, or its positions are not rotary.
     """
     check_length(length, model.n_ctx)
-    own = [window for window in model.windows if window is not None and window < length]
-    if own:
-        raise InputError(f"model must see all {length} tokens, got a window of its own of {own[0]}")
+    if windows := [window for window in model.windows if window is not None and window < length]:
+        raise InputError(f"model must see all {length} tokens, got a window of {windows[0]}")
     if model.learned_sinks:
-        raise InputError(f"model must have no learned sinks, got {model.name}, which has")
+        raise InputError(f"model must have no learned sinks, got {model.name}, which has some")
     if not streams(model):
-        raise InputError(
-            f"model must be on transformers' attention interface, got {model.name}, which is not"
-        )
+        raise InputError(f"model must use transformers' attention interface, got {model.name}")
     losses(model, model.vocabulary[:4][None], Cut(2, kept=1))
 
 
 def check_length(length: int, context: int) -> None:
-    """Refuse rows that are longer than the model's context.
-
-    Raises:
-        InputError: If they are.
-    """
+    """Refuse rows that are longer than the model's context."""
     if length > context:
         raise InputError(f"length must fit the model's context of {context} tokens, got {length}")
 
 
-def _next_token_losses(
-    model: Model, row: Int[Tensor, " pos"], run: _Run
-) -> Float[Tensor, " query"]:
-    place = torch.arange(len(row))
-    places = (
-        torch.stack([place, run.cut.places(len(row))]) if run.cut and run.twice else place[None]
-    )
-    ids = repeat(row, "pos -> copy pos", copy=len(places))
-    made = model.plain(
-        ids.to(model.device), position_ids=places.to(model.device), use_cache=False
-    ).logits[0]
-    return cross_entropy(made[:-1].float(), row[1:].to(made.device), reduction="none").cpu()
+def _losses_of_row(model: Model, row: Int[Tensor, " pos"], run: _Run) -> Float[Tensor, " query"]:
+    places = torch.arange(len(row))[None]
+    if run.cut and run.twice:
+        places = torch.cat([places, run.cut.places(len(row))[None]])
+    ids = repeat(row, "pos -> copy pos", copy=len(places)).to(model.device)
+    logits = model.plain(ids, position_ids=places.to(model.device), use_cache=False).logits
+    return next_token_losses(logits[:1], row[None])[0].cpu()
 
 
 def _attend(
@@ -207,9 +195,9 @@ def _attend(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it, each query seeing what its cache holds."""
+    """Attention as transformers calls it, with each query limited to the keys in its cache."""
     if attention_mask is not None:
-        raise NotImplementedError("the mask of a cut cache cannot be joined with another one")
+        raise NotImplementedError("a cut cache cannot be combined with another attention mask")
     run, length = _RUN.get(), query.shape[2]
     group = query.shape[1] // key.shape[1]
     k, v = (repeat(x.float(), "b kv n d -> b (kv group) n d", group=group) for x in (key, value))
@@ -222,8 +210,8 @@ def _attend(
     if cut is not None and run.twice:
         if not torch.allclose(value[0], value[1], rtol=1e-3, atol=1e-5, equal_nan=True):
             raise InputError(
-                "model must know positions by rotating queries and keys,"
-                f" got a {type(module).__name__} that reads them from the tokens"
+                "model must have rotary positions,"
+                f" got a {type(module).__name__} that adds positions to the tokens"
             )
         stay = slice(cut.first, cut.first + cut.kept)
         in_cache = attention_scores(q[1:], k[1:, :, stay], scale=scaling)

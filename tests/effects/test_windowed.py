@@ -1,4 +1,4 @@
-"""A cut cache in one pass must be a cache that is really cut, step by step."""
+"""One pass with a mask gives the losses of a cache that is cut step by step."""
 
 import inspect
 
@@ -130,41 +130,28 @@ def test_other_rotary_models_will_do(family):
     assert (losses(model, ids, Cut(6, kept=2)) - own)[:, 6:].abs().max() > 1e-3
 
 
-REFUSED = {
-    "gpt2": "must know positions by rotating",
-    "bloom": "must be on transformers' attention interface",
-    "mistral": "must see all 24 tokens, got a window of its own of 4",
-    "gptoss": "must see all 24 tokens",
-    "opt": "must know positions by rotating",
-}
-
-
-@pytest.mark.parametrize("family", REFUSED)
-def test_a_model_that_will_not_do_is_told_why(family):
-    with pytest.raises(interp.InputError, match=REFUSED[family]):
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "mistral", "gptoss", "opt"])
+def test_a_model_whose_cache_cannot_be_cut_is_refused(family):
+    """Learned positions, ALiBi, a window of its own, learned sinks and a window."""
+    with pytest.raises(interp.InputError, match=r"^model must"):
         check(interp.load_model(tiny(family)), LENGTH)
 
 
-def test_the_context_and_learned_sinks_are_told_too(llama):
-    with pytest.raises(interp.InputError, match="length must fit the model's context of 64 tokens"):
+def test_learned_sinks_and_rows_beyond_the_context_are_refused(llama):
+    with pytest.raises(interp.InputError, match=r"^length must fit"):
         check(llama, 65)
-    sinks = interp.load_model(tiny("gptoss"))
     with pytest.raises(interp.InputError, match="must have no learned sinks"):
-        check(sinks, 4)
+        check(interp.load_model(tiny("gptoss")), 4)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (lambda: Cut(0), "size must be at least 1, got 0"),
-        (lambda: Cut(4, kept=4), "kept must be less than the cache's 4 tokens, got 4"),
-        (lambda: Cut(4, kept=-1), "kept must be at least 0, got -1"),
-        (lambda: Cut(4, kept=1, first=-1), "first must be at least 0, got -1"),
-    ],
-)
-def test_a_cut_that_cannot_be_is_refused(wrong, said):
-    with pytest.raises(interp.InputError, match=said):
-        wrong()
+def test_a_cut_without_room_is_refused():
+    for name, numbers in {
+        "size": {"size": 0},
+        "kept": {"size": 4, "kept": 4},
+        "first": {"size": 4, "kept": 1, "first": -1},
+    }.items():
+        with pytest.raises(interp.InputError, match=f"^{name} must"):
+            Cut(**numbers)
 
 
 def test_heads_of_another_shape_are_refused(llama, rows):
@@ -183,9 +170,9 @@ def test_the_models_own_attention_is_back_also_after_a_failure(llama, rows):
     assert llama.plain.config._attn_implementation == own
 
 
-def test_weights_that_are_no_numbers_are_told_as_such():
+def test_weights_that_are_not_finite_are_refused():
     loaded = tiny("llama")
     with torch.no_grad():
         loaded.model.layers[1].self_attn.v_proj.weight[0, 0] = float("nan")
-    with pytest.raises(interp.InputError, match=r"losses of .* not in float32: weights or"):
+    with pytest.raises(interp.InputError, match=r"losses of .* must be finite"):
         check(interp.load_model(loaded), LENGTH)

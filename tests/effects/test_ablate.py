@@ -1,3 +1,5 @@
+"""A model with ablated heads, compared with TransformerLens' hooks and with sums by hand."""
+
 import math
 
 import pytest
@@ -9,7 +11,7 @@ import interp
 from interp.effects import ablate as ablation
 from interp.effects.ablate import ablated, logits, losses, mean_outputs, output_projections
 from interp.heads import Head
-from interp.kinds import probes as tokens
+from interp.kinds import probes
 from interp.kinds.targets import induction
 from interp.models.hooks import run_with
 
@@ -38,8 +40,8 @@ def by_lens(model: interp.Model, ids: torch.Tensor, fill) -> torch.Tensor:
         return model.bridge.run_with_hooks(ids, fwd_hooks=hooks, return_type="logits")
 
 
-def repeated(model: interp.Model, rows: int = 3, length: int = 40) -> tokens.Probe:
-    return tokens.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=0)
+def repeated(model: interp.Model, rows: int = 3, length: int = 40) -> probes.Probe:
+    return probes.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=0)
 
 
 def hooks_in_place(model: interp.Model) -> int:
@@ -49,15 +51,16 @@ def hooks_in_place(model: interp.Model) -> int:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_head_taken_out_of_the_plain_model_is_z_set_to_zero_in_transformer_lens(family):
-    model, ids = interp.load_model(tiny(family)), some_ids()
+def test_an_ablated_head_has_a_z_of_zero_in_transformer_lens(family):
+    own = tiny(family)
+    model, ids = interp.load_model(own), some_ids()
     assert set(output_projections(model.plain)) == {0, 1}
     whole = logits(model, ids)
-    with ablated(model, HEADS):
+    with ablated(model, HEADS), ablated(own, ["L0H1", "1.2", (1, 3)]), torch.no_grad():
         without = logits(model, ids)
-        with torch.no_grad():
-            assert torch.equal(without, model.plain(ids).logits)
-            through_bridge = model.bridge(ids, return_type="logits")
+        assert torch.equal(without, model.plain(ids).logits)
+        assert torch.allclose(without, own(ids).logits, atol=1e-5)
+        through_bridge = model.bridge(ids, return_type="logits")
     expected = by_lens(model, ids, lambda head: 0)
     assert torch.allclose(without, expected, atol=1e-4)
     assert torch.allclose(through_bridge, expected, atol=1e-4)
@@ -91,7 +94,7 @@ def test_without_all_heads_of_a_layer_exactly_the_bias_is_left(family):
 
 @pytest.mark.fault("B77", "B96", "B97")
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bloom", "mpt", "deepseek2", "wide"])
-def test_a_layer_without_a_head_loses_exactly_what_that_head_writes(family):
+def test_a_layer_without_a_head_lacks_exactly_what_that_head_writes(family):
     """Whatever the heads' width: 4 times 6 in a stream of 32 (DeepSeek-V2), or 4 times 16."""
     source = tiny("llama", head_dim=16) if family == "wide" else tiny(family)
     model, ids = interp.load_model(source), some_ids()
@@ -181,24 +184,28 @@ def test_a_model_without_known_projections_is_run_by_the_bridge_and_not_in_silen
     monkeypatch.setattr(ablation, "_PROJECTIONS", ())
     with ablated(model, HEADS):
         assert torch.allclose(logits(model, ids), expected, atol=1e-4)
-        with pytest.raises(interp.InputError, match=r"heads must be taken out of model\.bridge"):
+        with pytest.raises(interp.InputError, match=r"heads must be ablated in model\.bridge"):
             model.plain(ids)
     assert hooks_in_place(model) == 0
 
 
-def test_what_cannot_be_taken_out_is_refused():
-    model = interp.load_model(tiny("gpt2"))
-    for wrong in (Head(2, 0), Head(0, 4)):
-        with pytest.raises(interp.InputError, match=f"heads must be in GPT2.*, got {wrong}"):
-            ablated(model, [wrong]).__enter__()
-    with pytest.raises(interp.InputError, match="method must be one of zero, mean, got 'half'"):
-        ablated(model, HEADS, "half").__enter__()
-    with pytest.raises(interp.InputError, match=r"means must hold every head.*\[L0H1, L1H2"):
-        ablated(model, HEADS, "mean").__enter__()
-    assert hooks_in_place(model) == 0
+def test_heads_that_cannot_be_ablated_are_refused():
+    own = tiny("gpt2")
+    for source in (own, interp.load_model(own)):
+        for wrong in ("L2H0", "0.4"):
+            with pytest.raises(interp.InputError, match="heads must be in GPT2"):
+                ablated(source, wrong).__enter__()
+    with pytest.raises(interp.InputError, match="method must be"):
+        ablated(own, HEADS, "half").__enter__()
+    with pytest.raises(interp.InputError, match="means must hold"):
+        ablated(own, HEADS, "mean").__enter__()
+    for other in ("gpt2", tiny("t5")):
+        with pytest.raises(interp.InputError, match="model must"):
+            ablated(other, HEADS).__enter__()
+    assert not any(module._forward_pre_hooks for module in own.modules())
 
 
-def test_losses_are_those_of_the_predictable_and_of_the_new_tokens():
+def test_losses_are_means_over_the_predictable_and_the_new_tokens():
     model = interp.load_model(tiny("llama"))
     probe = repeated(model)
     chances = logits(model, probe.tokens).double().log_softmax(-1)
@@ -217,7 +224,7 @@ def test_losses_are_those_of_the_predictable_and_of_the_new_tokens():
             assert float(found[name][row]) == pytest.approx(sum(values) / len(values), abs=1e-4)
 
 
-def test_what_the_second_copy_asks_for_is_what_came_next_last_time():
+def test_the_answer_on_the_second_copy_came_next_last_time():
     probe = repeated(interp.load_model(tiny("llama")))
     queries = probe.parts["repeated"].clone()
     queries[:, -1] = False
@@ -229,7 +236,7 @@ def test_what_the_second_copy_asks_for_is_what_came_next_last_time():
 
 def test_text_is_scored_whole_and_late_against_early():
     model = interp.load_model(tiny("gpt2"))
-    probe = tokens.text([some_ids(1, 70)[0]], rows=2, length=33, bos=1)
+    probe = probes.text([some_ids(1, 70)[0]], rows=2, length=33, bos=1)
     assert probe
     chances = logits(model, probe.tokens).double().log_softmax(-1)
     lost = -chances[:, :-1].gather(-1, probe.tokens[:, 1:, None])[..., 0]
@@ -239,7 +246,7 @@ def test_text_is_scored_whole_and_late_against_early():
     assert torch.allclose(found["in_context_score"].double(), late - early, atol=1e-4)
 
 
-def test_a_model_that_knows_nothing_loses_the_log_of_its_vocabulary():
+def test_the_loss_of_a_model_without_weights_is_the_log_of_its_vocabulary():
     plain = tiny("gpt2")
     with torch.no_grad():
         for weight in plain.parameters():
@@ -249,7 +256,7 @@ def test_a_model_that_knows_nothing_loses_the_log_of_its_vocabulary():
         assert loss.tolist() == pytest.approx([math.log(200)] * 3, abs=1e-5), name
 
 
-def test_losses_that_are_no_numbers_are_refused():
+def test_losses_that_are_not_finite_are_refused():
     plain = tiny("gpt2")
     with torch.no_grad():
         plain.lm_head.weight[5] = float("nan")

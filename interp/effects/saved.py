@@ -1,0 +1,70 @@
+"""How results of this room and the rooms below it are kept: one JSON file each."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from interp.errors import InputError, quoted, reading
+from interp.files import content_of, staged, write_json
+
+_Result = TypeVar("_Result", bound="Saved")
+
+
+class Saved:
+    """A result with `save` and `load`; a subclass says what its file holds."""
+
+    _indent: int | None = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain values, as `save` writes it."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_json(cls: type[_Result], content: dict[str, Any]) -> _Result:
+        """The result that `to_json` wrote."""
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.json` file, whole or not at all."""
+        path = Path(path)
+        if path.suffix != ".json":
+            raise InputError(f"path must end in .json, got {quoted(path.name)}")
+        with staged(path.parent) as scratch:
+            write_json(scratch / path.name, self.to_json(), indent=self._indent)
+
+    @classmethod
+    def load(cls: type[_Result], path: str | os.PathLike[str]) -> _Result:
+        """Read what `save` wrote."""
+        with reading(path, f"a {cls.__name__} that save wrote"):
+            return cls.of_json(json.loads(content_of(Path(path))))
+
+
+class Report(Saved, Mapping[str, Any]):
+    """A result of plain values by name: a mapping, as it is written.
+
+    Attributes:
+        content: All values.
+    """
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content = content
+
+    def __getitem__(self, name: str) -> Any:
+        return self.content[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def to_json(self) -> dict[str, Any]:
+        """The values as `save` writes them."""
+        return self.content
+
+    @classmethod
+    def of_json(cls, content: dict[str, Any]) -> "Report":
+        """The result that `to_json` wrote."""
+        return cls(content)
