@@ -254,7 +254,10 @@ def test_the_page_on_attention_quotes_the_sink_experiment():
 GENERATED = ("docs/columns.md", "docs/families.md")
 """Pages that other tests write."""
 
-PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [
+    *("README.md", "figures/README.md"),
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+]
 
 
 @pytest.mark.parametrize("path", PAGES)
