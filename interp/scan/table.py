@@ -177,7 +177,7 @@ def check_scan(scan: HeadScan, model: "Model | str") -> None:
         own = {str(Head(layer, head)) for layer in layers for head in range(model.n_heads)}
         other = other if set(heads) == own else f"{other} with {len(heads)} other heads"
     if other != name:
-        raise InputError(f"scan must be of the model, {name}, got one of {quoted(other)}")
+        raise InputError(f"scan must be of the model, {name}, got one of {prose(other)}")
 
 
 def _score_of(label: str) -> str:
