@@ -35,28 +35,27 @@ def main(
     dtype: command.Dtype = "float32",
 ) -> None:
     import interp
-    from interp.scan.prompts import prompts_in, telling
+    from interp.scan.prompts import prompts_in
 
-    with telling(out):
-        prompts_in(prompts)  # Errors in the file are reported before a model is loaded.
-        with command.progress(f"loading {model}") as step:
-            opened = interp.load_model(model, dtype=dtype, device=device)
-            step(f"scoring with {opened.name}")
-            result = interp.score_prompts(
-                opened,
-                prompts,
-                out,
-                bos=bos,
-                method=method,
-                restart=restart,
-                progress=step.advance,
-            )
-        for row in result.strongest().to_dict("records"):
-            command.show(
-                f"{row['score']}: {row['name']} has the highest mean, {row['value']:.2f}"
-                f" (chance {row['chance']:.2f}), over prompts that can measure it: {row['prompts']}"
-            )
-        command.show(f"{len(result.frame)} scores: wrote scores.json, scores.parquet to {out}")
+    prompts_in(prompts)  # Errors in the file are reported before a model is loaded.
+    with command.progress(f"loading {model}") as step:
+        opened = interp.load_model(model, dtype=dtype, device=device)
+        step(f"scoring with {opened.name}")
+        result = interp.score_prompts(
+            opened,
+            prompts,
+            out,
+            bos=bos,
+            method=method,
+            restart=restart,
+            progress=step.advance,
+        )
+    for row in result.strongest().to_dict("records"):
+        command.show(
+            f"{row['score']}: {row['name']} has the highest mean, {row['value']:.2f}"
+            f" (chance {row['chance']:.2f}), over prompts that can measure it: {row['prompts']}"
+        )
+    command.show(f"{len(result.frame)} scores: wrote scores.json, scores.parquet to {out}")
 
 
 if __name__ == "__main__":
