@@ -264,7 +264,7 @@ def _figures(
     step: command.Stage,
 ) -> "Iterator[tuple[str, Figure]]":
     """Name and figure of each that is asked for."""
-    from interp.kinds.looks import WORDS
+    from interp.kinds.kind import KINDS
     from interp.show import figures as plots
 
     if "layers" in asked:
@@ -276,7 +276,7 @@ def _figures(
         yield "zoo", plots.head_zoo(table, patterns, whole=len(source.rows[0]))
     if not {"page", "heads", "arcs"} & set(asked):
         return
-    kinds = [kind for kind, word in WORDS.items() if word in labels] or list(WORDS)
+    kinds = [kind.name for kind in KINDS.values() if kind.label in labels] or list(KINDS)
     layers = None if heads is None else sorted({head.layer for head in heads})
     for number, row in enumerate(source.rows):
         step(f"drawing prompt {number + 1}")

@@ -8,7 +8,8 @@ import transformers
 import interp
 from interp.heads import Head
 from interp.kinds import probes
-from interp.kinds.labels import LABELS, HeadLabel
+from interp.kinds.kind import LABELS
+from interp.kinds.labels import HeadLabel
 
 LABELLED = {
     Head(0, 0): ("induction", 0.9),

@@ -4,7 +4,8 @@ import torch
 from test_encoder_decoder import random_model
 from test_two_directional import CLS, SEP, bert_tokenizer, planted
 
-from interp.kinds.targets import NONE, TARGETS
+from interp.kinds.kind import KINDS
+from interp.kinds.targets import NONE
 from interp.models import load_model
 from interp.models.hooks import AttentionPatterns, attention_patterns
 from interp.patterns.classify import classify_heads
@@ -42,7 +43,7 @@ def pattern(kind, tokens=TOKENS, seed=0):
         generator = torch.Generator().manual_seed(seed)
         scores = 2 * torch.randn(length, length, generator=generator)
         return scores.masked_fill(torch.ones(length, length).triu(1).bool(), -1e9).softmax(-1)
-    keys = TARGETS[kind](tokens[None])[0]
+    keys = KINDS[kind](tokens[None])[0]
     sharp = torch.eye(length)[torch.where(keys == NONE, 0, keys)[:, 0]]
     even = torch.ones(length, length).tril() / torch.arange(1, length + 1)[:, None]
     return 0.9 * sharp + 0.1 * even

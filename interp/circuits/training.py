@@ -31,9 +31,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
 from interp.errors import InputError, is_number, whole, whole_seed
+from interp.kinds.kind import LABELS, kinds_of
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Thresholds, ask, score_layer
-from interp.kinds.targets import TARGETS
 
 PERIODS = ("varying", "fixed", "none")
 """What distance rows repeat at: each its own, all the same, or not at all."""
@@ -271,7 +271,7 @@ class _Probes:
                 counted=self.every.parts[part],
                 special=(BOS,),
                 thresholds=self.thresholds,
-                kinds=[kind for kind in TARGETS if (kind == "sink") == (part == "random")],
+                kinds=[k for k, kind in kinds_of(True).items() if kind.idle == (part == "random")],
                 statistics=False,
             )
             for part in ("repeated", "random")
@@ -285,7 +285,7 @@ class _Probes:
             for period, probe in self.at.items()
         }
         seen = model(input_ids=self.every.tokens, use_cache=False, output_attentions=True)
-        scores: dict[str, list[list[float]]] = {kind: [] for kind in TARGETS}
+        scores: dict[str, list[list[float]]] = {kind: [] for kind in LABELS}
         for pattern in seen.attentions:
             for questions in self.questions.values():
                 tallies = score_layer(pattern, questions, self.thresholds).tallies

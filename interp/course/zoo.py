@@ -8,8 +8,8 @@ from interp.course.stepped import rounded
 from interp.errors import InputError
 from interp.heads import Head
 from interp.kinds import probes as tokens
-from interp.kinds.labels import LABELS
-from interp.kinds.looks import ideal, looks
+from interp.kinds.kind import KINDS, LABELS
+from interp.kinds.looks import ideal
 from interp.models import Model, hooks
 from interp.scan.table import HeadScan
 from interp.show.pages.prompts import special_of, thresholds_of
@@ -61,7 +61,7 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
     kinds = [
         {
             "name": LABELS[kind],
-            "looks": looks(kind, thresholds),
+            "looks": KINDS[kind].looks(thresholds),
             "ideal": rounded(ideal(kind, probe.tokens[0], thresholds, special)),
             "head": str(head),
             "score": float(scores.loc[str(head), kind]),

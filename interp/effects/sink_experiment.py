@@ -25,7 +25,7 @@ from interp.errors import Count, InputError, Whole, checked
 from interp.heads import Head
 from interp.kinds import probes
 from interp.kinds.evidence import interval
-from interp.kinds.labels import LABELS
+from interp.kinds.kind import LABELS
 from interp.kinds.mass import Tally
 from interp.models import Model
 from interp.models.hooks import attention_layers

@@ -23,7 +23,8 @@ from interp.effects.verdicts import Effect, LabelEffects, Verification
 from interp.errors import Count, InputError, Seed, Whole, checked
 from interp.heads import Head
 from interp.kinds import evidence, probes
-from interp.kinds.labels import FORCED_WINDOW, MIXED, NOT_ENOUGH, excess
+from interp.kinds.kind import FORCED_WINDOW
+from interp.kinds.labels import MIXED, NOT_ENOUGH, excess
 from interp.kinds.mass import Tally
 from interp.kinds.scores import Thresholds
 from interp.models import Model, load_model

@@ -11,7 +11,8 @@ from dataclasses import replace
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.kinds.labels import FORCED_WINDOW, LABELS, HeadLabel, excess
+from interp.kinds.kind import FORCED_WINDOW, LABELS
+from interp.kinds.labels import HeadLabel, excess
 from interp.kinds.scores import Thresholds
 
 

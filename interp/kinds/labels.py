@@ -19,34 +19,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.heads import Head
-from interp.kinds.scores import (
-    LayerScores,
-    Thresholds,
-    as_thresholds,
-    targets_of,
-)
-from interp.kinds.targets import (
-    KINDS,
-    NONE,
-    TARGETS,
-    earlier_copies,
-    first_token,
-    ordinary,
-    rules,
-)
+from interp.kinds.kind import FORCED_WINDOW, KINDS, LABELS, kinds_of
+from interp.kinds.scores import LayerScores, Thresholds, as_thresholds, targets_of
+from interp.kinds.targets import NONE, earlier_copies, first_token, ordinary
 
 MIXED = "mixed"
 NOT_ENOUGH = "not enough tokens"
-ANTI_INDUCTION = "anti-induction"
-FORCED_WINDOW = "local window (by architecture)"
-LABELS = {kind: kind.replace("_", " ") for kind in TARGETS}
-"""Score name -> label word, the most specific first; the first that holds is `label`."""
-
-NEXT_TOKEN = "next token"
-"""The label of heads that look one token ahead, which only a model that looks both ways has."""
 
 CROSS = "cross-attention"
 """What heads are called that look at another text, of which no kind is defined."""
+
+_TO_WINDOW = tuple(KINDS)[: tuple(KINDS).index("local_window") + 1]
+"""The kinds that are no less specific than a local window."""
 
 
 @dataclass(frozen=True)
@@ -170,14 +154,13 @@ def label_heads(
             margins[kind] = min(spare, above_null)
             if spare >= 0 and above_null > 0:
                 held.append(kind)
-        labels = [kind.replace("_", " ") for kind in held]
         least = thresholds.anti_induction * largest_effect
         pushes_down = induction_effect is not None and float(induction_effect[1, head]) < -least
-        if LABELS["induction"] in labels and pushes_down:
-            labels[0] = ANTI_INDUCTION
+        labels = [
+            (KINDS[kind].opposite if pushes_down else None) or KINDS[kind].label for kind in held
+        ]
         if window_forced:
-            after = sum(label != LABELS["sink"] for label in labels)
-            labels.insert(after, FORCED_WINDOW)
+            labels.insert(sum(kind in _TO_WINDOW for kind in held), FORCED_WINDOW)
         place = None
         if LABELS["sink"] in labels:
             heard = scores.tallies["sink"].queries > 0
@@ -244,7 +227,7 @@ def why_not_measured(
     """For each kind absent from `scores`, the reason in words."""
     copies = (earlier_copies(tokens) != NONE).any(-1) & ordinary(tokens, special)
     reasons = {} if causal else {"induction": "the model looks both ways"}
-    for kind in rules(causal):
+    for kind in kinds_of(causal):
         if kind in scores.tallies:
             continue
         without_window = (
@@ -252,7 +235,7 @@ def why_not_measured(
         )
         if without_window >= thresholds.min_queries and window is not None:
             reasons[kind] = f"the targets lie beyond the layer's window of {window} tokens"
-        elif kind in ("induction", "duplicate_token") and not copies.any():
+        elif KINDS[kind].null == "shuffled" and not copies.any():
             reasons[kind] = "no token is repeated"
         else:
             reasons[kind] = NOT_ENOUGH

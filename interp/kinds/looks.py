@@ -1,4 +1,4 @@
-"""Where each kind of head looks, for pages and figures alike: in words, as cells, as a pattern."""
+"""Where each kind of head looks on a prompt, as pictures show it: as cells and as a pattern."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -7,63 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.kinds.labels import ANTI_INDUCTION, FORCED_WINDOW
 from interp.kinds.scores import Thresholds, targets_of
 from interp.kinds.sinks import halves, sink_columns, spaced
-from interp.kinds.targets import KINDS, NONE, ordinary, rules
-
-LOOKS = {
-    "induction": "looks right after an earlier copy",
-    "duplicate_token": "looks at earlier copies of the token",
-    "previous_token": "looks one token back",
-    "current_token": "looks at the token itself",
-    "local_window": "looks at the last {window_width} tokens",
-    "sink": "rests on the first token or another",
-}
-"""What the heads of each kind do, in a few words; `looks` fills in the window's width."""
-
-LOOKS_BOTH_WAYS = {
-    "duplicate_token": "looks at other copies of the token",
-    "previous_token": LOOKS["previous_token"],
-    "next_token": "looks one token ahead",
-    "current_token": LOOKS["current_token"],
-    "local_window": "looks at {half_width} tokens on each side",
-    "sink": "rests on the first token or another",
-}
-"""The same of heads that look ahead too."""
-
-WORDS = {kind: kind.replace("_", " ") for kind in KINDS}
-"""The label of each kind."""
-
-KIND_OF = {word: kind for kind, word in WORDS.items()}
-KIND_OF |= {ANTI_INDUCTION: "induction", FORCED_WINDOW: "local_window"}
-"""The kind that each label is of."""
-
-
-def kinds_of(columns: Collection[str]) -> dict[str, str]:
-    """The kinds that a table's heads can be of, by its columns, each with its label.
-
-    A score of the next token is there of models that look both ways alone.
-
-    Example:
-        >>> list(kinds_of(["next_token"]))[:3]
-        ['duplicate_token', 'previous_token', 'next_token']
-    """
-    return {kind: WORDS[kind] for kind in rules("next_token" not in columns)}
-
-
-def looks(kind: str, thresholds: Mapping[str, Any], *, causal: bool = True) -> str:
-    """What a head of the kind does, in a few words.
-
-    Example:
-        >>> looks("local_window", {"window_width": 8})
-        'looks at the last 8 tokens'
-        >>> looks("local_window", {"window_width": 8}, causal=False)
-        'looks at 4 tokens on each side'
-    """
-    width = thresholds["window_width"]
-    words = (LOOKS if causal else LOOKS_BOTH_WAYS)[kind]
-    return words.format(window_width=width, half_width=width // 2)
+from interp.kinds.targets import NONE, ordinary
 
 
 def marked(

@@ -7,7 +7,7 @@ every layer (`score_layer`).
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from einops import rearrange, repeat
@@ -15,21 +15,32 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError, whole
+from interp.kinds.kind import KINDS, kinds_of
 from interp.kinds.mass import Attention, FromPattern, Tally, visible_keys
 from interp.kinds.sinks import halves, sink_columns, spaced
 from interp.kinds.targets import (
-    KINDS,
     NONE,
     Blocks,
     first_token,
     ordinary,
     positions,
-    rules,
     within,
 )
 
+T = TypeVar("T")
+
+
+def _of_every_kind(thresholds: type[T]) -> type[T]:
+    """Add a threshold for each kind of `KINDS` that the class does not list."""
+    for kind in KINDS.values():
+        if kind.name not in thresholds.__annotations__:
+            thresholds.__annotations__[kind.name] = float
+            setattr(thresholds, kind.name, kind.threshold)
+    return thresholds
+
 
 @dataclass(frozen=True, kw_only=True)
+@_of_every_kind
 class Thresholds:
     """Every number that decides a label, in one place.
 
@@ -56,14 +67,14 @@ class Thresholds:
             whole one from 1 up.
     """
 
-    induction: float = 0.4
-    duplicate_token: float = 0.4
-    previous_token: float = 0.4
-    next_token: float = 0.4
-    current_token: float = 0.4
-    local_window: float = 0.5
+    induction: float = KINDS["induction"].threshold
+    duplicate_token: float = KINDS["duplicate_token"].threshold
+    previous_token: float = KINDS["previous_token"].threshold
+    next_token: float = KINDS["next_token"].threshold
+    current_token: float = KINDS["current_token"].threshold
+    local_window: float = KINDS["local_window"].threshold
     anti_induction: float = 0.1
-    sink: float = 0.3
+    sink: float = KINDS["sink"].threshold
     window_width: int = 8
     sink_column: float = 0.1
     sink_queries: int = 16
@@ -127,9 +138,6 @@ STATISTICS = ("entropy", "mean_distance")
 VALUE_WEIGHTED = "sink_value_weighted"
 """The sink's share when each key counts by the size of what it brings, `|A v W_O|`."""
 
-MATCHING = ("induction", "duplicate_token")
-"""Kinds that match tokens; the others go by position."""
-
 
 @dataclass(frozen=True)
 class Questions:
@@ -192,7 +200,7 @@ def ask(
         fit = fit & counted
     keys = {
         kind: _in_sight(targets_of(kind, tokens, special, thresholds, causal), tokens, window)
-        for kind in rules(causal)
+        for kind in kinds_of(causal)
         if kind in kinds
     }
     queries = spaced(fit)
@@ -223,7 +231,7 @@ def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
     last = questions.last[..., None]
     keys = {}
     for kind, own in questions.keys.items():
-        if kind in MATCHING:
+        if KINDS[kind].null == "shuffled":
             keys[kind] = own
             continue
         share = torch.rand(own.shape, dtype=torch.float32, generator=generator).to(own.device)
@@ -295,8 +303,7 @@ def targets_of(
     causal: bool = True,
 ) -> Int[Tensor, "batch pos m"]:
     """The targets of one kind, with the window's width from `thresholds`."""
-    width = {"width": thresholds.window_width} if kind == "local_window" else {}
-    return rules(causal)[kind](tokens, special, **width)
+    return KINDS[kind](tokens, special, width=thresholds.window_width, causal=causal)
 
 
 def _around(

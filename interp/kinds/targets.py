@@ -14,11 +14,11 @@ are resting places too. So that rest is never mistaken for work, neither is a qu
 target of any other kind; and where two kinds would want the same key (after "A A" the
 earlier A *is* the previous token) the query cannot tell them apart and is left out.
 
-`TARGETS` are the kinds of heads that look back, as all do in a causal model; `BOTH_WAYS` are
-those of heads that look ahead too, as in BERT.
+`interp.kinds.kind.KINDS` says which rule defines which kind of head, in causal models and in
+bidirectional ones (BERT).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import torch
 from einops import rearrange, repeat
@@ -191,36 +191,6 @@ def induction(
     """
     copies = earlier_copies(tokens)
     return _apart(tokens, special, torch.where(copies == NONE, NONE, copies + 1))
-
-
-TARGETS: dict[str, Callable[..., Int[Tensor, "batch query m"]]] = {
-    "induction": induction,
-    "duplicate_token": duplicate_token,
-    "previous_token": previous_token,
-    "current_token": current_token,
-    "local_window": local_window,
-    "sink": sink,
-}
-"""Every kind of head that looks back, the most specific first."""
-
-BOTH_WAYS: dict[str, Callable[..., Int[Tensor, "batch query m"]]] = {
-    "duplicate_token": any_copy,
-    "previous_token": previous_token,
-    "next_token": next_token,
-    "current_token": current_token,
-    "local_window": window_around,
-    "sink": sink,
-}
-"""Every kind of head that looks ahead too. Induction is not among them: it completes a text
-from what came before, and here what comes next is in sight."""
-
-KINDS = ("induction", *BOTH_WAYS)
-"""All kinds, the most specific first."""
-
-
-def rules(causal: bool) -> dict[str, Callable[..., Int[Tensor, "batch query m"]]]:
-    """The kinds of a model by its direction, each with its rule."""
-    return TARGETS if causal else BOTH_WAYS
 
 
 def earlier_copies(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch query m"]:

@@ -38,9 +38,8 @@ def classify_heads(
             listing. If left out, what `interp.attention_patterns` returned knows them.
         causal: Whether no query looks ahead. If left out, what `interp.attention_patterns`
             returned knows it, and other patterns are causal. With False the kinds are those of
-            `interp.kinds.targets.BOTH_WAYS`: next token too, copies and a local window on both
-            sides,
-            sinks on any special token, and no induction.
+            bidirectional models: next token too, copies and a local window on both sides, sinks
+            on any special token, and no induction.
         windows: How far back each layer may look (None: no limit), if the model has windows. If
             left out, what `interp.attention_patterns` returned knows them, and other patterns
             have none. Layers that attend within blocks of fixed places have

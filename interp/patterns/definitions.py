@@ -25,8 +25,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from interp.errors import InputError
+from interp.kinds.kind import KINDS
 from interp.kinds.mass import FromPattern, attention_mass, visible_keys
-from interp.kinds.targets import NONE, TARGETS, induction
+from interp.kinds.targets import NONE, induction
 from interp.patterns.tensor import check_pattern
 
 EPSILON = 0.3
@@ -142,13 +143,13 @@ def perfect_pattern(
 
     Args:
         tokens: Without padding.
-        kind: Of `interp.kinds.targets.TARGETS`.
+        kind: Name of a kind of causal models (`interp.kinds.kind.KINDS`).
 
     Example:
         >>> perfect_pattern(torch.tensor([[0, 7, 8, 7]]), "duplicate_token")[0, 0, 3]
         tensor([0., 1., 0., 0.])
     """
-    keys = TARGETS[kind](tokens)
+    keys = KINDS[kind](tokens)
     n = tokens.shape[1]
     chosen = torch.zeros(*tokens.shape, n + 1, dtype=torch.bool, device=tokens.device)
     # What is no target goes to a column of its own.

@@ -9,8 +9,8 @@ import pandas as pd
 
 from interp.errors import InputError, quoted
 from interp.heads import Head
-from interp.kinds.labels import ANTI_INDUCTION, CROSS, FORCED_WINDOW, MIXED, NOT_ENOUGH
-from interp.kinds.targets import KINDS
+from interp.kinds.kind import KINDS, LABELS
+from interp.kinds.labels import CROSS, MIXED, NOT_ENOUGH
 from interp.patterns.definitions import DEFINITIONS
 from interp.patterns.tensor import MOST_LAYERS
 
@@ -23,15 +23,10 @@ AT_DISTANCE = "induction_at_"
 EFFECT = "induction_logit_effect"
 """Column with the effect on the logit of the right next token, through the induction targets."""
 
-SCORED = [
-    "sink",
-    "previous_token",
-    "induction",
-    "local_window",
-    "duplicate_token",
-    "current_token",
-]
-"""The scores that every table has."""
+_FIRST = ("sink", "previous_token", "induction", "local_window")
+
+SCORED = sorted(LABELS, key=lambda kind: _FIRST.index(kind) if kind in _FIRST else len(_FIRST))
+"""The scores that every table has, in the order of their columns."""
 
 
 Limits = tuple[float, float]
@@ -69,10 +64,8 @@ COLUMNS = [
     Column("<kind>_low", NUMBER, SHARE, "lower end of its bootstrap 95 % interval over rows"),
     Column("<kind>_high", NUMBER, SHARE, "upper end of its bootstrap 95 % interval over rows"),
     Column("<kind>_spread", NUMBER, SHARE, "standard deviation of the score over rows"),
-    Column("local_window_null", NUMBER, UP, f"{_NULL}; {_RECURS}"),
-    Column("local_window_null_99", NUMBER, UP, f"99 % quantile of that null; {_RECURS}"),
-    Column("sink_null", NUMBER, UP, f"{_NULL}; {_RECURS}"),
-    Column("sink_null_99", NUMBER, UP, f"99 % quantile of that null; {_RECURS}"),
+    Column("<drawn>_null", NUMBER, UP, f"{_NULL}; {_RECURS}"),
+    Column("<drawn>_null_99", NUMBER, UP, f"99 % quantile of that null; {_RECURS}"),
     Column("<kind>_null", NUMBER, SHARE, _NULL),
     Column("<kind>_null_99", NUMBER, SHARE, "99 % quantile of the null; a label needs more"),
     Column("text_<kind>", NUMBER, SHARE, "score on natural text"),
@@ -103,18 +96,30 @@ COLUMNS = [
 """Every column that a scan may have; the first one that fits a name holds. Missing values are
 missing, never NaN. A table may have further columns of numbers."""
 
-_PLACEHOLDERS = {"<kind>": f"({'|'.join(KINDS)})", "<n>": "[1-9][0-9]{0,8}"}
+_DRAWN = [kind.name for kind in KINDS.values() if kind.null == "drawn"]
+
+_PLACEHOLDERS = {
+    "<kind>": f"({'|'.join(KINDS)})",
+    "<drawn>": f"({'|'.join(_DRAWN)})",
+    "<n>": "[1-9][0-9]{0,8}",
+}
 
 _SLACK = 0.01
 """How far a number may be outside its range: attention in a narrow number format sums to 1
 within 1 %, and `interp.patterns.tensor.check_pattern` accepts it."""
 
-_RANK = {kind.replace("_", " "): float(rank) for rank, kind in enumerate(KINDS)}
-_RANK |= {ANTI_INDUCTION: _RANK["induction"], FORCED_WINDOW: _RANK["local window"] + 0.5}
+_RANK = {
+    label: rank + (0.5 if label == kind.forced else 0.0)
+    for rank, kind in enumerate(KINDS.values())
+    for label in kind.labels
+}
 """Place of every label in a list of labels, the most specific first."""
 
-_SHOWN_BY = {label: (label.replace(" ", "_"),) for label in _RANK}
-_SHOWN_BY |= {ANTI_INDUCTION: ("induction",), FORCED_WINDOW: ("window", "local_window")}
+_SHOWN_BY = {
+    label: ("window", kind.name) if label == kind.forced else (kind.name,)
+    for kind in KINDS.values()
+    for label in kind.labels
+}
 """The columns of which a head with a label must have one."""
 
 
@@ -137,7 +142,7 @@ def columns_page() -> str:
     lines = [
         "# Columns of a scan\n",
         f"One row per head. `<kind>` is each of {kinds}",
-        "(`next_token` in bidirectional models only).",
+        "(`next_token` in bidirectional models only), `<drawn>` each that goes by position.",
         "A value that was not measured is missing.\n",
         "| column | type | range | meaning |\n|---|---|---|---|",
     ]
@@ -158,7 +163,7 @@ def typed(frame: Any) -> pd.DataFrame:
         raise InputError(f"frame must be a pandas table with a row per head, got {quoted(frame)}")
     if not frame.columns.is_unique or not all(isinstance(name, str) for name in frame.columns):
         raise InputError("columns must be unique names")
-    scores = [*SCORED, *(["next_token"] if "next_token" in frame else [])]
+    scores = [*SCORED, *(kind for kind in KINDS if kind not in SCORED and kind in frame)]
     needed = ["layer", "head", "name", "label", "labels", *scores]
     needed += [f"{kind}_chance" for kind in scores]
     if absent := [name for name in needed if name not in frame]:

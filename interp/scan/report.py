@@ -8,7 +8,7 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
-from interp.kinds.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN
+from interp.kinds.kind import KINDS, LABELS
 from interp.scan.columns import AT_DISTANCE, EFFECT
 from interp.scan.table import WORDS, HeadScan
 from interp.text import prose
@@ -68,8 +68,7 @@ def _strongest(scan: HeadScan, top: int) -> Table:
     table = plain_table(
         "label", "head", ">score", ">95 %", ">chance", ">null", ">on text", ">effect", "also"
     )
-    kinds = {label: kind for kind, label in LABELS.items()}
-    kinds |= {ANTI_INDUCTION: "induction", NEXT_TOKEN: "next_token"}
+    kinds = {label: kind.name for kind in KINDS.values() for label in kind.labels}
     for label in _labels(scan):
         kind, rows = kinds[label], scan.having(label).head(top)
         for number, row in enumerate(rows.to_dict("records")):
@@ -89,8 +88,9 @@ def _strongest(scan: HeadScan, top: int) -> Table:
 
 
 def _labels(scan: HeadScan) -> list[str]:
-    """The labels that scores give, those that only a model that looks both ways has among them."""
-    return [*WORDS, *([NEXT_TOKEN] if "next_token" in scan.frame else [])]
+    """The labels that scores give, those of bidirectional models last."""
+    both_ways = (k.label for k in KINDS.values() if k.rule is None and k.name in scan.frame)
+    return [*WORDS, *both_ways]
 
 
 def _highest(scan: HeadScan) -> Table:

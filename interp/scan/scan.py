@@ -10,6 +10,7 @@ import torch
 from interp.errors import InputError, truth, whole, whole_seed
 from interp.kinds import evidence, probes
 from interp.kinds.alibi import name_what_slopes_do
+from interp.kinds.kind import KINDS, kinds_of
 from interp.kinds.labels import label_heads, why_not_measured, with_sink_named
 from interp.kinds.mass import Attention, FromQK, Tally
 from interp.kinds.scores import (
@@ -23,7 +24,6 @@ from interp.kinds.scores import (
     ask_elsewhere,
     score_layer,
 )
-from interp.kinds.targets import KINDS, rules
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
 from interp.scan.plan import AT_ONCE, LENGTH, far_probes, row_length, scan_probes
 from interp.scan.record import Record
@@ -69,7 +69,7 @@ def scan_heads(
     without a tokenizer is not run on text.
 
     A model that looks both ways (BERT) is read from its patterns; its rows also end with the token
-    that closes its texts, and its kinds are those of `interp.kinds.targets.BOTH_WAYS`.
+    that closes its texts, and its kinds are those of `interp.kinds.kind.kinds_of`.
 
     Args:
         model: A `Model`, or anything that `interp.load_model` takes.
@@ -131,8 +131,10 @@ def scan_heads(
     batches = made + null + far
     scores = measure(model, batches, thresholds, how, on_text, readout, progress)
     parts = list(scores)
-    source = {kind: "repeated" for kind in rules(causal)}
-    source |= {"sink": "random"} | {name: on_text for name in STATISTICS}
+    source = {
+        name: "random" if kind.idle else "repeated" for name, kind in kinds_of(causal).items()
+    }
+    source |= dict.fromkeys(STATISTICS, on_text)
 
     found = [LayerScores.join(batches).tallies for batches in scores["repeated"].values()]
     sizes = [
@@ -240,7 +242,7 @@ def measure(
 
     Args:
         model: To be run.
-        made: What is run; each part is asked for its own kinds (`kinds_of`).
+        made: What is run; each part is asked for its own kinds (`asked_of`).
         thresholds: For the questions.
         method: From `method_for`.
         on_text: The part that is asked for entropy and distance too.
@@ -334,7 +336,7 @@ def _questions(
                 special=model.special,
                 window=window,
                 thresholds=thresholds,
-                kinds=kinds_of(part),
+                kinds=asked_of(part),
                 causal=model.direction == "causal",
                 statistics=part == on_text,
             )
@@ -343,13 +345,14 @@ def _questions(
     return questions
 
 
-def kinds_of(part: str) -> set[str]:
-    """What is scored on a part of a probe."""
+def asked_of(part: str) -> set[str]:
+    """The kinds that are scored on a part of a probe."""
     if part.startswith(AT_DISTANCE):
         return {"induction"}
+    idle = {name for name, kind in KINDS.items() if kind.idle}
     if part in ("random", "elsewhere"):
-        return {"sink"}
-    return set(KINDS) - {"sink"} if part in ("repeated", "shuffled") else set(KINDS)
+        return idle
+    return set(KINDS) - idle if part in ("repeated", "shuffled") else set(KINDS)
 
 
 def _rows(model: "Model", probe: probes.Probe, method: Method) -> int:

@@ -12,9 +12,9 @@ import pandas as pd
 from interp.errors import InputError, quoted, reading
 from interp.files import as_path, content_of, staged
 from interp.heads import Head
-from interp.kinds.labels import ANTI_INDUCTION, LABELS, NEXT_TOKEN, HeadLabel
+from interp.kinds.kind import KINDS, kind_of, kinds_of
+from interp.kinds.labels import HeadLabel
 from interp.kinds.scores import STATISTICS
-from interp.kinds.targets import KINDS, TARGETS
 from interp.scan.columns import AT_DISTANCE, EFFECT, SCORED, places, typed
 from interp.scan.formats import FORMATS, Format
 from interp.scan.record import Record
@@ -23,8 +23,8 @@ from interp.text import prose
 if TYPE_CHECKING:
     from interp.models import Model
 
-WORDS = [LABELS["induction"], ANTI_INDUCTION, *list(LABELS.values())[1:]]
-"""Every label that a score gives, the most specific first."""
+WORDS = [label for kind in kinds_of(causal=True).values() for label in kind.scored_labels]
+"""Every label that a score of a causal model gives, the most specific first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,22 +99,23 @@ class HeadScan:
             label: Label such as `previous token`, or `previous_token`.
         """
         known = {label for labels in self.frame["labels"] for label in labels}
-        words = [*WORDS, *([NEXT_TOKEN] if "next_token" in self.frame else [])]
-        words += sorted(known - set(words))
-        label = label.replace("_", " ")
+        words = [*WORDS, *(kind.label for kind in KINDS.values() if kind.name in self.frame)]
+        words = list(dict.fromkeys([*words, *sorted(known)]))
+        label = KINDS[label].label if label in KINDS else label
         if label not in words:
             raise InputError(f"label must be one of {', '.join(words)}, got {quoted(label)}")
         rows = self.frame.loc[[label in labels for labels in self.frame["labels"]]]
-        score = _score_of(label)
-        if score not in rows:
+        kind = kind_of(label)
+        if kind is None or label == kind.forced:
             return rows
-        return rows.sort_values(by=[score, "layer", "head"], ascending=[False, True, True])
+        return rows.sort_values(by=[kind.name, "layer", "head"], ascending=[False, True, True])
 
     def strongest(self, top: int = 3) -> pd.DataFrame:
         """The `top` strongest heads of each label: `label`, `name`, `score`, `chance`."""
         pieces = []
         for label in self.summary():
-            rows, score = self.having(label).head(top), _score_of(label)
+            rows, kind = self.having(label).head(top), kind_of(label)
+            score = kind.name if kind and label in kind.scored_labels else ""
             values = {
                 c: rows.get(f"{score}{end}") for c, end in (("score", ""), ("chance", "_chance"))
             }
@@ -130,7 +131,7 @@ class HeadScan:
     def summary(self) -> dict[str, int]:
         """Number of heads with each label as their first, the most specific label first."""
         counts = Counter(self.frame["label"].tolist())
-        words = [*WORDS[:2], *(kind.replace("_", " ") for kind in KINDS[1:])]
+        words = [label for kind in KINDS.values() for label in kind.scored_labels]
         order = [label for label in words if label in counts]
         return {label: counts[label] for label in [*order, *sorted(set(counts) - set(order))]}
 
@@ -180,11 +181,6 @@ def check_scan(scan: HeadScan, model: "Model | str") -> None:
         raise InputError(f"scan must be of the model, {name}, got one of {prose(other)}")
 
 
-def _score_of(label: str) -> str:
-    """Name of the score that decides a label."""
-    return "induction" if label == ANTI_INDUCTION else label.replace(" ", "_")
-
-
 def _format(path: Any) -> tuple[Path, Format]:
     path = as_path(path)
     if path.suffix.lower() not in FORMATS:
@@ -193,7 +189,6 @@ def _format(path: Any) -> tuple[Path, Format]:
 
 
 def _row(verdict: HeadLabel) -> dict[str, Any]:
-    kinds = sorted(TARGETS, key=SCORED.index)
     row: dict[str, Any] = {
         "layer": verdict.head.layer,
         "head": verdict.head.head,
@@ -201,11 +196,11 @@ def _row(verdict: HeadLabel) -> dict[str, Any]:
         "label": verdict.label,
         "labels": list(verdict.labels),
     }
-    row |= {kind: verdict.scores.get(kind) for kind in kinds}
-    row |= {f"{kind}_chance": verdict.chance.get(kind) for kind in kinds}
-    if "next_token" in verdict.scores:
-        row["next_token"] = verdict.scores["next_token"]
-        row["next_token_chance"] = verdict.chance["next_token"]
+    row |= {kind: verdict.scores.get(kind) for kind in SCORED}
+    row |= {f"{kind}_chance": verdict.chance.get(kind) for kind in SCORED}
+    for kind in verdict.scores:
+        if kind not in SCORED:
+            row |= {kind: verdict.scores[kind], f"{kind}_chance": verdict.chance[kind]}
     row |= {name: getattr(verdict, name) for name in STATISTICS}
     row |= {"sink_position": verdict.sink_position, "window": verdict.window}
     row |= {} if verdict.sink_at is None else {"sink_at": verdict.sink_at}

@@ -18,9 +18,9 @@ import torch
 from torch import Generator
 
 from interp.errors import InputError, whole, whole_seed
-from interp.kinds.labels import LABELS, MIXED, HeadLabel, excess, to_spare
+from interp.kinds.kind import LABELS
+from interp.kinds.labels import MIXED, HeadLabel, excess, to_spare
 from interp.kinds.scores import Thresholds, as_thresholds
-from interp.kinds.targets import TARGETS
 from interp.patterns.classify import classify_heads
 from interp.trust.planted import (
     KINDS,
@@ -269,7 +269,7 @@ def sure_from(judged: Sequence[Judged]) -> dict[str, float | None]:
     None if not even the strongest do.
     """
     found: dict[str, float | None] = {}
-    for kind in TARGETS:
+    for kind in LABELS:
         found[kind] = None
         for record in reversed(curve([head for head in judged if ROLES[head.role].kind == kind])):
             if record["labelled"] < SURE:

@@ -8,7 +8,8 @@ kind looks, or only half of the time.
 What each head is, is worked out from how it was made and never from its pattern. In a row that
 repeats with period p the earlier copies of the token at q are at q - p, q - 2p, ...; that alone,
 not the token ids and not `interp.kinds.targets`, says where to look, so that the truth is a second
-opinion on the whole way from tokens to labels.
+opinion on the whole way from tokens to labels. Only a kind that has no construction here is planted
+by its own rule.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,9 +23,9 @@ from torch import Generator, Tensor
 
 from interp.errors import InputError
 from interp.kinds import probes
-from interp.kinds.labels import LABELS, MIXED
+from interp.kinds.kind import LABELS, kinds_of
+from interp.kinds.labels import MIXED
 from interp.kinds.scores import Thresholds, as_thresholds
-from interp.kinds.targets import TARGETS
 
 WIDE = 32
 """Width in tokens of the window that is too wide to be local."""
@@ -109,6 +110,17 @@ def _distance(least: int, most: int) -> Places:
 def _column(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
     key = torch.arange(rows.tokens.shape[1])
     return rows.shape_of((rows.back > 0) & (key == column))
+
+
+def _by_rule(kind: str) -> Places:
+    """The targets of a kind by its own rule."""
+
+    def places(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+        keys = kinds_of(causal=True)[kind](rows.tokens, width=Thresholds().window_width)
+        key = torch.arange(rows.tokens.shape[1])
+        return (rearrange(keys, "row q m -> row q m 1") == key).any(-2)
+
+    return places
 
 
 STRIPES: dict[str, Places] = {
@@ -201,6 +213,7 @@ KINDS: dict[str, Role] = {
     "sink": Role(_column, "sink"),
     "sink elsewhere": Role(_column, "sink", elsewhere=True),
 }
+KINDS |= {label: Role(_by_rule(kind), kind) for kind, label in LABELS.items() if label not in KINDS}
 """Heads that do what a kind of head does, by name."""
 
 NEAR_MISSES: dict[str, Role] = {
@@ -257,7 +270,7 @@ class Planted:
 
 def truth(excess: Mapping[str, float], thresholds: Thresholds) -> str:
     """The label of a head: the most specific kind whose excess is enough, or `mixed`."""
-    kinds = (kind for kind in TARGETS if excess[kind] >= getattr(thresholds, kind))
+    kinds = (kind for kind in LABELS if excess[kind] >= getattr(thresholds, kind))
     return next((LABELS[kind] for kind in kinds), MIXED)
 
 
@@ -339,7 +352,7 @@ def planned_excess(
     0 for even attention, 1 when all is on target; worked out from where the copies are.
     """
     found = {}
-    for kind in TARGETS:
+    for kind in LABELS:
         if kind == "sink":
             also = _draws_everywhere(expected, column, thresholds)
             targets, counted = _sink_targets(rows, torch.where(also, column, 0))
@@ -350,7 +363,7 @@ def planned_excess(
     return found
 
 
-@lru_cache(maxsize=len(TARGETS))
+@lru_cache(maxsize=len(LABELS))
 def _targets(
     rows: Rows, kind: str, thresholds: Thresholds
 ) -> tuple[Bool[Tensor, "row query=pos key=pos"], Bool[Tensor, "row query=pos"]]:
@@ -366,8 +379,11 @@ def _targets(
         return rows.shape_of((back >= 0) & (back < width)), _all_rows(rows, query >= width)
     if kind in ("previous_token", "current_token"):
         targets = rows.shape_of(back == (kind == "previous_token"))
-    else:
+    elif kind in STRIPES:
         targets = rows.near_copies(int(kind == "induction"))
+    else:
+        targets = _by_rule(kind)(rows, 0, Generator())
+        return targets, targets.any(-1)
     counted = targets.any(-1) & ~targets[:, :, 0]
     counted[:, 0] = False
     return targets, counted

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.labels import ANTI_INDUCTION, LABELS
+from interp.kinds.kind import ANTI_INDUCTION, LABELS
 from interp.scan.columns import EFFECT
 from interp.scan.table import HeadScan
 

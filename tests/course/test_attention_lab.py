@@ -19,9 +19,10 @@ from interp.course import costs
 from interp.course import lab as page
 from interp.course.designed import EXAMPLE, NAMES, designed_layer, embed
 from interp.course.stepped import circuit
+from interp.kinds.kind import KINDS, LABELS
 from interp.kinds.looks import ideal
 from interp.kinds.scores import Thresholds
-from interp.kinds.targets import NONE, TARGETS
+from interp.kinds.targets import NONE
 
 SCRIPT = SCRIPTS / "attention_lab.py"
 
@@ -150,10 +151,10 @@ def test_the_circuit_says_what_came_next_and_without_its_first_head_nothing(step
         assert max(run["next"][i]) < 0.2
 
 
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_an_ideal_head_looks_at_its_targets_alone(kind):
     ids = torch.tensor([[0, *range(1, 13), *range(1, 9)]])
-    pattern, keys = ideal(kind, ids[0], asdict(Thresholds()), []), TARGETS[kind](ids)[0]
+    pattern, keys = ideal(kind, ids[0], asdict(Thresholds()), []), KINDS[kind](ids)[0]
     torch.testing.assert_close(pattern.sum(-1), torch.ones(21))
     for query, row in enumerate(pattern):
         wanted = {key for key in keys[query].tolist() if key != NONE} or {0}

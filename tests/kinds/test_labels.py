@@ -11,10 +11,11 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.labels import FORCED_WINDOW, LABELS, MIXED, NOT_ENOUGH, HeadLabel, excess
+from interp.kinds.kind import FORCED_WINDOW, LABELS
+from interp.kinds.labels import MIXED, NOT_ENOUGH, HeadLabel, excess
 from interp.kinds.probes import repeated
 from interp.kinds.scores import LayerScores, Thresholds
-from interp.kinds.targets import NONE, TARGETS
+from interp.kinds.targets import NONE
 from interp.patterns.classify import classify_heads
 from interp.patterns.tensor import as_numbers, as_special
 
@@ -238,7 +239,7 @@ def test_without_a_repeat_induction_cannot_be_judged(tokens):
         assert kind not in verdict.scores
         assert kind not in verdict.chance
         assert verdict.not_measured[kind] == "no token is repeated"
-    assert set(verdict.scores) | set(verdict.not_measured) == set(TARGETS)
+    assert set(verdict.scores) | set(verdict.not_measured) == set(LABELS)
 
 
 @pytest.mark.parametrize("period", [1, 2])
@@ -279,7 +280,7 @@ def test_one_token_prompts_are_not_enough(batch):
     assert verdict.label == NOT_ENOUGH
     assert verdict.labels == (NOT_ENOUGH,)
     assert verdict.scores == {}
-    assert set(verdict.not_measured) == set(TARGETS)
+    assert set(verdict.not_measured) == set(LABELS)
     assert (verdict.entropy, verdict.mean_distance, verdict.sink_position) == (None, None, None)
 
 

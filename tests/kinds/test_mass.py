@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from scored import scored
 from torch import Tensor
 
+from interp.kinds.kind import KINDS
 from interp.kinds.mass import FromPattern, Tally, attention_mass, visible_keys
 from interp.kinds.scores import Thresholds
 from interp.kinds.sinks import halves, sink_columns, spaced
-from interp.kinds.targets import NONE, TARGETS, Blocks, first_token
+from interp.kinds.targets import NONE, Blocks, first_token
 
 EXACT = {"rtol": 0, "atol": 0}
 # A sum of at most 100 float32 numbers in [0, 1] is off by less than 100 * 2**-24.
@@ -128,7 +129,7 @@ def test_scoring_never_writes_to_its_inputs():
     counted = tokens != 12
     before = [tensor.clone() for tensor in (pattern, tokens, counted)]
     scored(pattern, tokens, counted=counted, window=9, thresholds=Thresholds())
-    attention_mass(pattern, TARGETS["induction"](tokens))
+    attention_mass(pattern, KINDS["induction"](tokens))
     sinks(pattern, counted, share=0.1, least=4)
     for tensor, copy in zip((pattern, tokens, counted), before, strict=True):
         assert torch.equal(tensor, copy)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import interp
-from interp.kinds.labels import ANTI_INDUCTION, FORCED_WINDOW, HeadLabel, label_heads
+from interp.kinds.kind import ANTI_INDUCTION, FORCED_WINDOW
+from interp.kinds.labels import HeadLabel, label_heads
 from interp.kinds.mass import Tally
 from interp.kinds.probes import repeated, shuffled
 from interp.kinds.scores import LayerScores, Thresholds, ask, ask_elsewhere, score_layer

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Collection
+from functools import partial
 
 import pytest
 import torch
@@ -6,16 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.kinds import targets
+from interp.kinds.kind import KINDS, LABELS, kinds_of
 from interp.kinds.targets import (
-    BOTH_WAYS,
-    KINDS,
     NONE,
-    TARGETS,
     earlier_copies,
     first_token,
     ordinary,
     positions,
-    rules,
 )
 
 SPECIAL = (0, 1)
@@ -102,7 +100,7 @@ SLOW_BOTH_WAYS: dict[str, Callable[..., list[int]]] = {
     "local_window": slow_around,
     "sink": slow_sink,
 }
-OF_EITHER = [*((kind, True) for kind in TARGETS), *((kind, False) for kind in BOTH_WAYS)]
+OF_EITHER = [(kind, causal) for causal in (True, False) for kind in kinds_of(causal)]
 either = pytest.mark.parametrize(("kind", "causal"), OF_EITHER)
 """Every kind of a model that looks back, and of one that looks both ways."""
 
@@ -116,7 +114,7 @@ def fast_and_slow_agree(
 ) -> None:
     slow = (SLOW if causal else SLOW_BOTH_WAYS)[kind]
     expected = [[slow(row, q, special) for q in range(len(row))] for row in rows]
-    assert listed(rules(causal)[kind](torch.tensor(rows), special)) == expected
+    assert listed(KINDS[kind](torch.tensor(rows), special, causal=causal)) == expected
 
 
 def keys_of(rule: Callable[..., torch.Tensor], row: list[int], **options) -> list[list[int]]:
@@ -157,9 +155,8 @@ def test_targets_of_long_rows_are_those_of_the_definition(kind, causal, vocabula
 
 
 def test_every_kind_has_a_second_opinion():
-    assert set(SLOW) == set(TARGETS)
-    assert list(SLOW_BOTH_WAYS) == list(BOTH_WAYS)
-    assert set(KINDS) == set(TARGETS) | set(BOTH_WAYS)
+    assert set(SLOW) == set(kinds_of(causal=True))
+    assert list(SLOW_BOTH_WAYS) == list(kinds_of(causal=False))
 
 
 @settings(deadline=None, derandomize=True)
@@ -177,38 +174,39 @@ def test_earlier_copies_are_all_of_them_the_nearest_first(rows):
 def test_padding_moves_the_targets_and_changes_nothing_else(rows, pad):
     tokens = torch.tensor(rows)
     blank = torch.full((len(rows), pad), NONE)
-    for rule in (*TARGETS.values(), *BOTH_WAYS.values()):
+    for kind, causal in OF_EITHER:
+        rule = partial(KINDS[kind], causal=causal)
         plain = listed(rule(tokens, SPECIAL))
         assert [row[:-pad] for row in listed(rule(torch.cat([tokens, blank], 1), SPECIAL))] == plain
         moved = listed(rule(torch.cat([blank, tokens], 1), SPECIAL))
         assert [[[k - pad for k in keys] for keys in row[pad:]] for row in moved] == plain
 
 
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_targets_of_a_batch_are_those_of_its_rows(kind):
     rows = torch.tensor([[7, 8, 9, 7, 8, 9], [5, 5, 5, 6, 5, 6], [NONE, 1, 2, 3, 1, 2]])
-    together = listed(TARGETS[kind](rows))
-    assert together == [listed(TARGETS[kind](row[None]))[0] for row in rows]
+    together = listed(KINDS[kind](rows))
+    assert together == [listed(KINDS[kind](row[None]))[0] for row in rows]
 
 
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_renaming_the_tokens_moves_no_target(kind):
     rows = torch.tensor([[3, 8, 9, 7, 8, 9, 7, 8]])
-    assert listed(TARGETS[kind](rows)) == listed(TARGETS[kind](50_000 - rows))
+    assert listed(KINDS[kind](rows)) == listed(KINDS[kind](50_000 - rows))
 
 
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_targets_never_write_to_the_tokens(kind):
     rows = torch.tensor([[NONE, 7, 8, 9, 7, 8, 9, NONE]])
     before = rows.clone()
-    TARGETS[kind](rows, (8,))
+    KINDS[kind](rows, (8,))
     assert torch.equal(rows, before)
 
 
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("row", [[7], [NONE], [NONE, 7], [7, NONE], [NONE, NONE]], ids=str)
 def test_a_single_token_or_none_has_no_target(kind, row):
-    assert keys_of(TARGETS[kind], row) == [[]] * len(row)
+    assert keys_of(KINDS[kind], row) == [[]] * len(row)
 
 
 def test_induction_looks_right_after_every_earlier_copy():

@@ -25,7 +25,7 @@ from interp.effects.ablate import ablated, logits
 from interp.heads import Head
 from interp.kinds import probes as tokens
 from interp.kinds.alibi import share_within
-from interp.kinds.labels import FORCED_WINDOW
+from interp.kinds.kind import FORCED_WINDOW
 from interp.kinds.scores import Thresholds
 from interp.kinds.targets import Blocks
 from interp.models.hooks import attention_layers, run

@@ -7,7 +7,7 @@ import transformers
 from tiny_models import CONFIGS, SIZES, SMALL, tiny, words_tokenizer
 
 import interp
-from interp.kinds.labels import FORCED_WINDOW
+from interp.kinds.kind import FORCED_WINDOW
 from interp.models.hooks import run, run_with
 
 

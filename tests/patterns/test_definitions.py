@@ -8,9 +8,9 @@ from torch import Tensor
 from transformer_lens import head_detector
 
 import interp
+from interp.kinds.kind import LABELS
 from interp.kinds.labels import excess
 from interp.kinds.probes import repeated
-from interp.kinds.targets import TARGETS
 from interp.patterns.definitions import (
     ADDED,
     DEFINITIONS,
@@ -245,7 +245,7 @@ def test_every_definition_has_its_ceiling_above():
 @pytest.mark.parametrize("copies", [2, 3])
 def test_no_head_gets_above_the_ceiling(name, copies):
     tokens = copied(5, copies)
-    patterns = [attention_on(tokens, heads=20), *(perfect_pattern(tokens, k) for k in TARGETS)]
+    patterns = [attention_on(tokens, heads=20), *(perfect_pattern(tokens, k) for k in LABELS)]
     best = max(score(name, torch.cat(patterns, 1), tokens))
     assert best <= DEFINITIONS[name].ceiling(tokens) + 1e-5
 
@@ -275,7 +275,7 @@ def test_each_definition_is_named_sourced_and_keeps_to_its_range(name):
     assert "\n" not in definition.formula
     assert "20" in definition.source or definition.source.startswith("here")
     tokens = copied(5, 3)
-    patterns = [attention_on(tokens), *(perfect_pattern(tokens, kind) for kind in TARGETS)]
+    patterns = [attention_on(tokens), *(perfect_pattern(tokens, kind) for kind in LABELS)]
     low, high = definition.range
     for value in score(name, torch.cat(patterns, 1), tokens):
         assert low <= value <= high + 1e-6
@@ -305,7 +305,7 @@ def test_rows_may_have_periods_of_their_own():
         assert score(name, pattern, probe.tokens) == close(torch.tensor(alone).mean(0))
 
 
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_a_perfect_head_is_labelled_as_what_it_is(kind):
     tokens = copied(20)
     label = interp.classify_heads(perfect_pattern(tokens, kind), tokens)[0]

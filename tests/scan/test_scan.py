@@ -8,10 +8,10 @@ from scored import scored
 from tiny_models import CONFIGS, tiny, words_tokenizer
 
 import interp
+from interp.kinds.kind import LABELS
 from interp.kinds.scores import Thresholds
-from interp.kinds.targets import TARGETS
 
-COLUMNS = ["layer", "head", "name", "label", "labels", *TARGETS]
+COLUMNS = ["layer", "head", "name", "label", "labels", *LABELS]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_every_head_of_every_family_gets_a_row(family):
 
 def test_scores_are_shares_of_attention_and_never_nan(scan):
     frame = scan.to_frame()
-    scores = frame[[c for c in frame if c.removeprefix("text_").removesuffix("_chance") in TARGETS]]
+    scores = frame[[c for c in frame if c.removeprefix("text_").removesuffix("_chance") in LABELS]]
     measured = scores.stack()
     assert measured.between(0, 1 + 1e-6).all()  # float32 sums
     assert (
@@ -156,7 +156,7 @@ def test_a_quick_scan_has_no_null_and_says_what_it_leaves_out(model):
 
 def test_a_full_scan_has_evidence_beside_every_score(scan):
     frame = scan.frame
-    for kind in TARGETS:
+    for kind in LABELS:
         inside = frame[f"{kind}_low"] <= frame[kind] + 1e-9
         assert (inside & (frame[kind] <= frame[f"{kind}_high"] + 1e-9)).all()
         assert (frame[f"{kind}_null"] <= frame[f"{kind}_null_99"] + 1e-9).all()

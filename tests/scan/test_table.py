@@ -15,7 +15,7 @@ from places import ROOT
 from tiny_models import tiny, words_tokenizer
 
 import interp
-from interp.kinds.targets import TARGETS
+from interp.kinds.kind import LABELS
 from interp.patterns.definitions import DEFINITIONS
 from interp.scan.report import report
 
@@ -26,7 +26,7 @@ ENTRIES = re.findall(
     " ".join(re.findall(r"^- (`[^:]+):", inspect.getdoc(interp.HeadScan) or "", re.MULTILINE)),
 )
 STAND_FOR = {
-    "<kind>": f"({'|'.join(TARGETS)})",
+    "<kind>": f"({'|'.join(LABELS)})",
     "<n>": r"\d+",
     "<name>": f"({'|'.join(DEFINITIONS)})",
 }

@@ -12,9 +12,9 @@ from matplotlib.colors import same_color
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.labels import LABELS, HeadLabel
-from interp.kinds.looks import LOOKS
-from interp.kinds.targets import NONE, TARGETS
+from interp.kinds.kind import KINDS, LABELS
+from interp.kinds.labels import HeadLabel
+from interp.kinds.targets import NONE
 from interp.models.hooks import AttentionPatterns
 from interp.patterns.classify import classify_heads
 from interp.scan.table import HeadScan
@@ -59,7 +59,7 @@ def plant(kind, tokens=TOKENS):
     length = len(tokens)
     if kind == "uniform":
         return torch.ones(length, length).tril() / torch.arange(1, length + 1)[:, None]
-    keys = TARGETS[kind](tokens[None])[0]
+    keys = KINDS[kind](tokens[None])[0]
     return torch.eye(length)[torch.where(keys == NONE, 0, keys)[:, 0]]
 
 
@@ -83,7 +83,7 @@ def made_up(layers, heads, made_by=MADE_BY, **verdict):
     for layer in range(layers):
         for head in range(heads):
             holds = (layer + head) % 3 == 0
-            scores = dict.fromkeys(TARGETS, 0.9 if holds else 0.1)
+            scores = dict.fromkeys(LABELS, 0.9 if holds else 0.1)
             if layer == 1:
                 del scores["induction"], scores["duplicate_token"]
             labels = tuple(LABELS[kind] for kind in scores) if holds else ("mixed",)
@@ -122,7 +122,7 @@ def test_the_mosaic_has_one_panel_per_kind_and_one_colour_bar():
 
 def test_a_panel_shows_each_score_at_its_layer_and_head():
     figure = score_mosaic(SCAN)
-    for axes, kind in zip(panels(figure), TARGETS):
+    for axes, kind in zip(panels(figure), LABELS):
         shown = axes.images[0].get_array()
         assert shown.shape == (3, 2)
         for row in SCAN.frame.to_dict("records"):
@@ -139,7 +139,7 @@ def test_colours_run_from_0_to_1_whatever_the_values(draw):
 
 
 def test_the_heads_that_carry_a_label_are_outlined_and_no_others():
-    for axes, kind in zip(panels(score_mosaic(SCAN)), TARGETS):
+    for axes, kind in zip(panels(score_mosaic(SCAN)), LABELS):
         boxes = [path.get_extents() for path in axes.collections[0].get_paths()]
         middles = {(round((b.x0 + b.x1) / 2), round((b.y0 + b.y1) / 2)) for b in boxes}
         assert middles == set(SCAN.heads(LABELS[kind]))
@@ -255,7 +255,7 @@ def test_a_sinks_other_columns_are_outlined_too():
 
 def test_kinds_without_heads_are_one_line_and_no_panels():
     figure = pattern_page(SCAN, PATTERNS)
-    found = [kind for kind in TARGETS if SCAN.heads(LABELS[kind])]
+    found = [kind for kind in LABELS if SCAN.heads(LABELS[kind])]
     assert len(figure.axes) == 1 + sum(len(SCAN.heads(LABELS[kind])) for kind in found)
     without = ", ".join(label for kind, label in LABELS.items() if kind not in found)
     assert f"No head carries the label: {without}." in words(figure)
@@ -437,10 +437,6 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
     with pytest.raises(InputError, match="path must be in a folder that is there, got"):
         save_figure(figure, tmp_path / "none" / "a.png")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_every_kind_says_where_it_looks():
-    assert list(LOOKS) == list(TARGETS)
 
 
 def texts_of(figure) -> set[str]:

@@ -13,8 +13,8 @@ from paged import BREAKOUTS, ODD, TOKENS, looking_across, looking_ahead, pattern
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.labels import LABELS
-from interp.kinds.targets import BOTH_WAYS, NONE
+from interp.kinds.kind import LABELS, kinds_of
+from interp.kinds.targets import NONE
 from interp.patterns.classify import classify_heads
 from interp.scan.table import HeadScan
 from interp.show import figures as plots
@@ -165,7 +165,7 @@ def test_a_head_that_looks_ahead_is_drawn_whole_with_the_targets_of_its_kind():
     for figure in (page, zoo, score_by_layer(scan), plots.score_mosaic(scan)):
         inside(figure)
     named = [axes.get_title(loc="left").split(":")[0] for axes in score_by_layer(scan).axes]
-    assert named == [kind.replace("_", " ") for kind in BOTH_WAYS]
+    assert named == [kind.label for kind in kinds_of(causal=False).values()]
 
 
 @pytest.mark.fault("B58")

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,8 +7,10 @@ from places import ROOT
 
 from interp import HeadScan, InputError, Thresholds
 from interp.heads import Head
-from interp.kinds.labels import LABELS, HeadLabel
-from interp.kinds.targets import TARGETS, duplicate_token
+from interp.kinds import kind as kinds
+from interp.kinds.kind import LABELS
+from interp.kinds.labels import HeadLabel
+from interp.kinds.targets import duplicate_token
 from interp.trust import accuracy
 from interp.trust.accuracy import Judged
 from interp.trust.planted import KINDS, NEAR_MISSES, ROLES, STRIPES
@@ -38,9 +41,9 @@ def some(strengths):
 
 def made_up(role, truth, stripe):
     """A head that scores `stripe` on induction and nothing else."""
-    scores = dict.fromkeys(TARGETS, 0.0) | {"induction": stripe}
+    scores = dict.fromkeys(LABELS, 0.0) | {"induction": stripe}
     label = "induction" if stripe >= THRESHOLDS.induction else "mixed"
-    verdict = HeadLabel(Head(0, 0), label, (label,), scores, dict.fromkeys(TARGETS, 0.0))
+    verdict = HeadLabel(Head(0, 0), label, (label,), scores, dict.fromkeys(LABELS, 0.0))
     return Judged(role, stripe, truth, truth, verdict)
 
 
@@ -90,7 +93,8 @@ def test_no_near_miss_is_taken_for_what_it_nearly_is(some):
 )
 def test_a_classifier_with_a_fault_is_found_out(fault, strengths, monkeypatch):
     if fault == "induction looks at the copy":
-        monkeypatch.setitem(TARGETS, "induction", duplicate_token)
+        wrong = replace(kinds.KINDS["induction"], rule=duplicate_token)
+        monkeypatch.setitem(kinds.KINDS, "induction", wrong)
     elif fault == "no threshold":
         monkeypatch.setattr("interp.kinds.labels.excess", lambda score, chance: 1.0)
     else:
@@ -101,7 +105,7 @@ def test_a_classifier_with_a_fault_is_found_out(fault, strengths, monkeypatch):
 
 def test_the_label_at_the_same_thresholds_is_the_label(some):
     assert all(head.label_at(THRESHOLDS) == head.verdict.label for head in some)
-    everything = Thresholds(**dict.fromkeys(TARGETS, 1.0))  # pyright: ignore[reportArgumentType]
+    everything = Thresholds(**dict.fromkeys(LABELS, 1.0))  # pyright: ignore[reportArgumentType]
     assert {head.label_at(everything) for head in some} == {"mixed"}
 
 

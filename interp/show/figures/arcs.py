@@ -11,7 +11,7 @@ from matplotlib.patheffects import withStroke
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.looks import WORDS
+from interp.kinds.kind import KINDS
 from interp.scan.table import HeadScan
 from interp.show.figures.head import SIZE, SLOT
 from interp.show.figures.page import Page
@@ -138,7 +138,7 @@ def attention_arcs(
             for weight in (0.1, 0.5, 1)
         ]
         if kind is not None:
-            words = f"to a target: {WORDS[kind]}"
+            words = f"to a target: {KINDS[kind].label}"
             widths.append(Line2D([], [], color=ACCENT, linewidth=WIDEST / 2, label=words))
         corner = page.at(0.1, page.body - 0.42)
         page.figure.legend(handles=widths, loc="upper left", bbox_to_anchor=corner, ncols=4)

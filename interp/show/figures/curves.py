@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.errors import InputError
-from interp.kinds.labels import LABELS
+from interp.kinds.kind import LABELS
 from interp.scan.table import HeadScan
 from interp.show.figures.page import Page
 from interp.show.figures.style import ACCENT, QUIET, styled
@@ -103,7 +103,8 @@ def accuracy_curve(result: Mapping[str, Any]) -> Figure:
             " heads with the label as their first. Dashed: thresholds."
         ],
     )
-    shades = (ACCENT, "#009e73", "#0072b2", "#cc79a7", "#56b4e9", "#555555")
+    colours = (ACCENT, "#009e73", "#0072b2", "#cc79a7", "#56b4e9", "#555555")
+    shades = itertools.cycle(colours)
     with styled():
         panel = page.panel(0.6, 0.1, 4.4, 3.0)
         for place, ((kind, label), shade) in enumerate(zip(LABELS.items(), shades)):

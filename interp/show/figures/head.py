@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from interp.heads import Head
-from interp.kinds.looks import WORDS
+from interp.kinds.kind import KINDS
 from interp.scan.table import HeadScan
 from interp.show.figures.page import Page, paint
 from interp.show.figures.patterns import legend
@@ -108,7 +108,7 @@ def head_figure(
         panel.tick_params(length=2, width=0.5, pad=1.5)
         panel.set_xlabel("key", labelpad=2)
         panel.set_ylabel("query", labelpad=2)
-        outlined = None if kind is None else f"targets: {WORDS[kind]}"
+        outlined = None if kind is None else f"targets: {KINDS[kind].label}"
         page.foot("attention from query to key", legend(prompt, outlined))
     return page.figure
 

@@ -1,5 +1,6 @@
 """In which layers the heads of each kind are."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from interp.errors import InputError
-from interp.kinds.looks import kinds_of
+from interp.kinds.kind import kinds_in
 from interp.scan.table import HeadScan
 from interp.show.figures.page import Page, whole_ticks
 from interp.show.figures.style import ACCENT, QUIET, styled
@@ -27,19 +28,21 @@ def score_by_layer(scan: HeadScan) -> Figure:
     if frame.empty:
         raise InputError("scan must hold at least one head, got none")
     layers = max(frame["layer"].tolist()) + 1
+    kinds = {name: kind.label for name, kind in kinds_in(frame.columns).items()}
+    rows = math.ceil(len(kinds) / 3)
     width, height, slot, step = 1.95, 1.3, 2.28, 1.72
     page = Page(
         f"{model_name(scan)}: scores by layer",
         what_was_run(scan),
         width=7.2,
-        body=2 * step + 0.55,
+        body=rows * step + 0.55,
         notes=[
             "A dot is a head, its score the mean attention mass on the kind's targets, from 0 to 1."
             " Named: the strongest head with the label. Layers and heads count from 0."
         ],
     )
     with styled():
-        for place, (kind, word) in enumerate(kinds_of(frame.columns).items()):
+        for place, (kind, word) in enumerate(kinds.items()):
             row, column = divmod(place, 3)
             panel = page.panel(0.5 + column * slot, row * step + 0.25, width, height)
             scores = frame[kind].to_numpy(float, na_value=np.nan)
@@ -51,7 +54,7 @@ def score_by_layer(scan: HeadScan) -> Figure:
             means = [np.nanmean(scores[at == layer]) for layer in there]
             panel.plot(there, means, color="black", linewidth=0.8, zorder=2)
             panel.set(xlim=(-0.7, layers - 0.3), ylim=(0, 1.16))
-            whole_ticks(panel, "layer", "", bottom=row == 1, first=column == 0)
+            whole_ticks(panel, "layer", "", bottom=place + 3 >= len(kinds), first=column == 0)
             panel.set_yticks([0, 0.25, 0.5, 0.75, 1])
             if column == 0:
                 panel.set_ylabel("score", labelpad=2)

@@ -1,5 +1,7 @@
 """All heads at a glance: a panel for each kind."""
 
+import math
+
 import numpy as np
 import pandas as pd
 from matplotlib.collections import PatchCollection
@@ -7,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from interp.errors import InputError
-from interp.kinds.labels import FORCED_WINDOW
-from interp.kinds.looks import kinds_of, looks
+from interp.kinds.kind import FORCED_WINDOW, kinds_in
 from interp.scan.table import HeadScan
 from interp.show.figures.page import Page, paint, whole_ticks
 from interp.show.figures.style import ACCENT, HATCH, styled
@@ -27,7 +28,7 @@ def score_mosaic(scan: HeadScan) -> Figure:
         InputError: If the scan holds no head.
     """
     frame, thresholds = scan.frame, thresholds_of(scan)
-    kinds = kinds_of(frame.columns)
+    kinds = kinds_in(frame.columns)
     if frame.empty:
         raise InputError("scan must hold at least one head, got none")
     layers, heads = max(frame["layer"].tolist()) + 1, max(frame["head"].tolist()) + 1
@@ -35,7 +36,7 @@ def score_mosaic(scan: HeadScan) -> Figure:
     slot = 6.85 / columns
     cell = min((slot - 0.3) / layers, 0.5)
     cell = cell, min(max(cell, 0.9 / heads), 3 / heads, 0.3)
-    rows, step = len(kinds) // columns, heads * cell[1] + 0.48
+    rows, step = math.ceil(len(kinds) / columns), heads * cell[1] + 0.48
     page = Page(
         f"{model_name(scan)}: where each attention head looks",
         what_was_run(scan),
@@ -45,12 +46,12 @@ def score_mosaic(scan: HeadScan) -> Figure:
     )
     legend = [Patch(facecolor="none", edgecolor=ACCENT, label="head carries the label")]
     with styled():
-        for place, (kind, word) in enumerate(kinds.items()):
+        for place, (kind, about) in enumerate(kinds.items()):
             row, column = divmod(place, columns)
             scores = np.full((heads, layers), np.nan)
             at = frame["head"].to_numpy(int), frame["layer"].to_numpy(int)
             scores[at] = frame[kind].to_numpy(float, na_value=np.nan)
-            labelled = scan.having(word)
+            labelled = scan.having(about.label)
 
             corner = 0.5 + column * slot, row * step + 0.38
             panel = page.panel(*corner, layers * cell[0], heads * cell[1])
@@ -60,9 +61,10 @@ def score_mosaic(scan: HeadScan) -> Figure:
             measured = len(frame[kind].dropna())
             number = f"{len(labelled)} of {measured}" if measured else "not"
             counted = "heads" if measured == len(frame) else "measured"
-            where = looks(kind, thresholds, causal="induction" in kinds)
-            panel.set_title(f"{word}: {number} {counted}\n{where}", loc="left")
-            whole_ticks(panel, "layer", "head", bottom=row == rows - 1, first=column == 0)
+            where = about.looks(thresholds, causal="induction" in kinds)
+            panel.set_title(f"{about.label}: {number} {counted}\n{where}", loc="left")
+            lowest = place + columns >= len(kinds)
+            whole_ticks(panel, "layer", "head", bottom=lowest, first=column == 0)
             if np.isnan(scores).any() and len(legend) == 1:
                 legend.append(Patch(**HATCH, label="not measured"))
         page.foot("mean attention mass on the kind's targets", legend)
@@ -82,8 +84,8 @@ def _outlines(heads: pd.DataFrame, width: float, height: float) -> PatchCollecti
 
 def _mosaic_notes(scan: HeadScan) -> list[str]:
     frame, thresholds = scan.frame, thresholds_of(scan)
-    kinds = kinds_of(frame.columns).items()
-    levels = ", ".join(f"{word}\u00a0{thresholds[kind]:g}" for kind, word in kinds)
+    kinds = kinds_in(frame.columns).values()
+    levels = ", ".join(f"{kind.label}\u00a0{thresholds[kind.name]:g}" for kind in kinds)
     notes = [
         "Layers and heads count from 0. A head carries a label if its excess over even attention,"
         f" (score - chance) / (1 - chance), reaches the threshold: {levels}"

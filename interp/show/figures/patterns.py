@@ -11,8 +11,7 @@ from matplotlib.patches import Patch
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.looks import kinds_of, looks
-from interp.kinds.targets import KINDS, rules
+from interp.kinds.kind import KINDS, kinds_in, kinds_of
 from interp.scan.table import HeadScan
 from interp.show.figures.page import Page, paint, whole_ticks
 from interp.show.figures.prompts import Shown, border, in_words
@@ -32,7 +31,7 @@ def pattern_page(
     *,
     top: int = 4,
     heads: Collection[Head] | None = None,
-    kinds: Collection[str] = KINDS,
+    kinds: Collection[str] = tuple(KINDS),
     row: int | None = None,
     whole: int | None = None,
 ) -> Figure:
@@ -62,7 +61,8 @@ def pattern_page(
     prompt = Shown.of(patterns, row=row, whole=whole)
     prompt.refuse_another_text()
     length, thresholds, causal = len(prompt.text), thresholds_of(scan), prompt.causal
-    words = {k: w for k, w in kinds_of(scan.frame.columns).items() if k in rules(causal)}
+    there = kinds_in(scan.frame.columns)
+    words = {name: k.label for name, k in there.items() if name in kinds_of(causal)}
     names = scan.frame["name"].tolist() if heads is None else [str(head) for head in heads]
     having = {kind: scan.having(word) for kind, word in words.items() if kind in kinds}
     shown = {kind: rows.loc[rows["name"].isin(names)].head(top) for kind, rows in having.items()}
@@ -92,7 +92,7 @@ def pattern_page(
     with styled():
         for line, kind in enumerate(kinds):
             number = f"{widths[line]} of {len(having[kind])} shown"
-            where = wrapped(looks(kind, thresholds, causal=causal), 1.05)
+            where = wrapped(KINDS[kind].looks(thresholds, causal=causal), 1.05)
             page.text(0.15, line * step + 0.24, words[kind], size=8, weight="bold")
             page.text(0.15, line * step + 0.41, f"{where}\n{number}", color=QUIET)
             drawn = shown[kind][["layer", "head", kind]].itertuples(index=False)

@@ -13,9 +13,9 @@ from torch import Tensor
 from interp import errors
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.labels import FORCED_WINDOW
-from interp.kinds.looks import KIND_OF, marked_of_head
-from interp.kinds.targets import NONE, earlier_copies, rules
+from interp.kinds import kind as kinds
+from interp.kinds.looks import marked_of_head
+from interp.kinds.targets import NONE, earlier_copies
 from interp.scan.table import HeadScan
 from interp.show.figures.style import ACCENT
 from interp.show.figures.texts import inches, legible
@@ -160,8 +160,8 @@ def kind_of(scan: HeadScan | None, head: Head, shown: Shown) -> str | None:
     if scan is None or shown.keys is not None:
         return None
     found = scan.frame.loc[scan.frame["name"] == str(head), "label"].tolist()
-    kind = KIND_OF.get(found[0]) if found and found[0] != FORCED_WINDOW else None
-    return kind if kind in rules(shown.causal) else None
+    kind = kinds.kind_of(found[0]) if found and found[0] != kinds.FORCED_WINDOW else None
+    return kind.name if kind and kind.name in kinds.kinds_of(shown.causal) else None
 
 
 def in_words(shown: Shown, made_by: dict[str, Any]) -> str:

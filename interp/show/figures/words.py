@@ -2,7 +2,7 @@
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.looks import WORDS
+from interp.kinds.kind import KINDS
 from interp.scan.table import HeadScan
 from interp.show.figures.texts import inches, prose
 from interp.show.pages.scored import early_kinds, probe_of, scored_over
@@ -58,4 +58,4 @@ def about_score(scan: HeadScan | None, head: Head) -> list[str]:
 
 
 def _scored_kind(label: str) -> str | None:
-    return next((kind for kind, word in WORDS.items() if word == label), None)
+    return next((kind.name for kind in KINDS.values() if kind.label == label), None)

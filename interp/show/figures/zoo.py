@@ -1,13 +1,14 @@
 """The zoo: what each kind of head should look like, beside the strongest real one."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from interp.heads import Head
-from interp.kinds.looks import WORDS, ideal, kinds_of, looks, marked
-from interp.kinds.targets import rules
+from interp.kinds.kind import KINDS, kinds_in, kinds_of
+from interp.kinds.looks import ideal, marked
 from interp.scan.table import HeadScan
 from interp.show.figures.page import Page, paint, whole_ticks
 from interp.show.figures.patterns import legend, pooled_notes
@@ -28,9 +29,9 @@ def zoo_heads(scan: HeadScan) -> dict[str, Head]:
     Kinds that no head carries are absent.
     """
     chosen = {}
-    for kind, word in kinds_of(scan.frame.columns).items():
-        heads = scan.having(word)
-        first = heads.loc[heads["label"] == word]
+    for kind, about in kinds_in(scan.frame.columns).items():
+        heads = scan.having(about.label)
+        first = heads.loc[heads["label"] == about.label]
         best = (heads if first.empty else first)["name"].tolist()
         if best:
             chosen[kind] = Head.parse(best[0])
@@ -65,20 +66,21 @@ def head_zoo(
     tokens, causal = prompt.text.ids, prompt.causal
     length, heads = len(tokens), zoo_heads(scan)
     places = {
-        kind: marked(kind, tokens, thresholds, special, causal=causal) for kind in rules(causal)
+        kind: marked(kind, tokens, thresholds, special, causal=causal) for kind in kinds_of(causal)
     }
     size, slot, step = 1.02, 2.3, 1.7
+    rows = math.ceil(len(places) / 3)
     page = Page(
         f"{model_name(scan)}: each kind of head, ideal and real",
         in_words(prompt, scan.made_by),
         width=7.2,
-        body=2 * step + 0.75,
+        body=rows * step + 0.75,
         notes=[
             "Left of each pair: attention spread evenly over the kind's targets, else on the first"
             " token. Right: the strongest head that has the kind as its first label (else with it),"
             " and its score, the mean attention mass on the targets over"
             f" {scored_over(scan)}. Layers, heads and positions count from 0.",
-            *_without_targets([WORDS[kind] for kind, cells in places.items() if not cells.any()]),
+            *_without_targets([KINDS[k].label for k, cells in places.items() if not cells.any()]),
             *pooled_notes(length, size),
         ],
     )
@@ -86,8 +88,8 @@ def head_zoo(
         for place, (kind, aimed) in enumerate(places.items()):
             down, across = divmod(place, 3)
             left, top = 0.45 + across * slot, down * step
-            page.text(left, top + 0.02, WORDS[kind], size=8, weight="bold")
-            page.text(left, top + 0.17, looks(kind, thresholds, causal=causal), color=QUIET)
+            page.text(left, top + 0.02, KINDS[kind].label, size=8, weight="bold")
+            page.text(left, top + 0.17, KINDS[kind].looks(thresholds, causal=causal), color=QUIET)
             pairs = [("ideal", ideal(kind, tokens, thresholds, special, causal=causal))]
             cells = [aimed.numpy()]
             if kind in heads:
@@ -105,7 +107,7 @@ def head_zoo(
                 panel.add_collection(border(targets, 72 * size / length))
                 panel.set_title(title)
                 outer = across == 0 and column == 0
-                whole_ticks(panel, "key", "query", bottom=down == 1, first=outer)
+                whole_ticks(panel, "key", "query", bottom=place + 3 >= len(places), first=outer)
         page.foot("attention from query to key", legend(prompt, "targets of the kind"))
     return page.figure
 

@@ -16,8 +16,7 @@ from typing import Any
 from interp.errors import InputError
 from interp.files import staged
 from interp.heads import Head
-from interp.kinds.labels import ANTI_INDUCTION, FORCED_WINDOW
-from interp.kinds.looks import KIND_OF, WORDS, kinds_of, looks
+from interp.kinds.kind import KINDS, Kind, kind_of, kinds_in
 from interp.scan.table import HeadScan
 from interp.show.pages import webpage
 from interp.show.pages.prompts import Prompt, thresholds_of
@@ -149,7 +148,7 @@ class Gallery:
             scores = {
                 kind: None if row[kind] is None else round(row[kind], 4) for kind in self._kinds
             }
-            kind = KIND_OF.get(row["label"])
+            kind = _kind(row["label"])
             score = scores.get(kind) if kind else None
             about = {"name": str(head), "layer": head.layer, "head": head.head}
             about |= {"label": row["label"], "labels": list(row["labels"])}
@@ -157,9 +156,9 @@ class Gallery:
         return rows
 
     @property
-    def _kinds(self) -> dict[str, str]:
-        """The kinds that these heads can be of, each with its label."""
-        return {} if self.prompts[0].keys else kinds_of(self.scan.frame.columns)
+    def _kinds(self) -> dict[str, Kind]:
+        """The kinds that these heads can be of, by name."""
+        return {} if self.prompts[0].keys else kinds_in(self.scan.frame.columns)
 
     def _groups(self, rows: Sequence[dict[str, Any]]) -> list[str]:
         shown = {row["label"] for row in rows}
@@ -167,7 +166,8 @@ class Gallery:
 
     def _data(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         held = [word for row in rows for word in row["labels"]]
-        words = [*WORDS.values(), ANTI_INDUCTION, FORCED_WINDOW]
+        words = [kind.label for kind in KINDS.values()]
+        words += [word for kind in KINDS.values() for word in kind.labels[1:]]
         words = [w for w in words if w in held] + sorted(set(held) - set(words))
         thresholds, kinds = thresholds_of(self.scan), self._kinds
         cross, over = any(prompt.keys for prompt in self.prompts), scored_over(self.scan)
@@ -180,15 +180,14 @@ class Gallery:
             ],
             "alone": self.alone and str(self.alone),
             "scored": f"Scores over {over}, whatever prompt is shown:" if kinds else "",
-            "kinds": [{"kind": kind, "word": word} for kind, word in kinds.items()],
+            "kinds": [{"kind": kind.name, "word": kind.label} for kind in kinds.values()],
             "looks": {
-                word: looks(kind, thresholds, causal="induction" in kinds)
-                for word, kind in KIND_OF.items()
-                if word != FORCED_WINDOW and kind in kinds
+                word: kind.looks(thresholds, causal="induction" in kinds)
+                for kind in kinds.values()
+                for word in kind.scored_labels
             },
             "labels": [
-                {"word": word, "kind": KIND_OF.get(word), "count": held.count(word)}
-                for word in words
+                {"word": word, "kind": _kind(word), "count": held.count(word)} for word in words
             ],
             "groups": self._groups(rows),
             "heads": rows,
@@ -257,6 +256,11 @@ def _of_labels(prompts: Sequence[Prompt]) -> list[str]:
     if re.search(r"U\+[0-9A-F]{4}", names):
         told.append("U+200B and the like are characters that cannot be seen, by their numbers")
     return [f"In the names of tokens {', and '.join(told)}."] if told else []
+
+
+def _kind(label: str) -> str | None:
+    kind = kind_of(label)
+    return kind and kind.name
 
 
 def _fixed(score: float | None) -> str:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from interp.errors import InputError, truth
 from interp.heads import Head
+from interp.kinds.kind import kinds_of
 from interp.kinds.looks import marked, resting_columns
 from interp.kinds.scores import Thresholds
-from interp.kinds.targets import NONE, rules
+from interp.kinds.targets import NONE
 from interp.patterns.read import carries_tokens, take
 from interp.patterns.tensor import AttentionPatterns, as_numbers, check_pattern
 from interp.scan.table import HeadScan
@@ -125,7 +126,7 @@ class Prompt:
         shown = text.beginning(LONGEST)
         targets = {}
         if source.keys is None:
-            for kind in rules(source.causal):
+            for kind in kinds_of(source.causal):
                 cells = marked(kind, shown.ids, thresholds, special, causal=source.causal)
                 targets[kind] = [row.nonzero().flatten().tolist() for row in cells]
         if title is None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from interp.kinds.looks import kinds_of
+from interp.kinds.kind import kinds_in
 from interp.scan.table import HeadScan
 
 
@@ -14,8 +14,8 @@ def probe_of(scan: HeadScan) -> dict[str, Any] | None:
 def early_kinds(scan: HeadScan) -> str:
     """The kinds that were scored before the first repeat, in words; empty if none was."""
     scored_on = scan.made_by.get("scored_on", {})
-    kinds = kinds_of(scan.frame.columns).items()
-    return " and ".join(word for kind, word in kinds if scored_on.get(kind) == "random")
+    kinds = kinds_in(scan.frame.columns).values()
+    return " and ".join(kind.label for kind in kinds if scored_on.get(kind.name) == "random")
 
 
 def scored_over(scan: HeadScan) -> str:
