@@ -1,4 +1,4 @@
-"""Write one page to play with attention: scores, masks, weights, heads, a circuit, cost.
+"""Write the attention lab: an interactive page on scores, masks, weights, heads and cost.
 
 The page, lab.html, is self-contained: it needs no network, works with the keyboard and on a
 phone, and computes by the formulas of interp/attention.

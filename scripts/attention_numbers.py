@@ -20,7 +20,7 @@ def main(
     format: command.Formats = "png,svg",
 ) -> None:
     from interp import files
-    from interp.course import costs, numbers, records
+    from interp.course import costs, numbers
     from interp.course.designed import EXAMPLE, patterns
     from interp.show.figures import save_figure
     from interp.show.figures.designed import designed_heads
@@ -34,7 +34,7 @@ def main(
         figure = designed_heads(EXAMPLE.words, patterns(), window=4)
         for ending in formats:
             save_figure(figure, scratch / f"designed_heads.{ending}")
-    command.show(*records.lines(measured), f"wrote attention_numbers.json to {out}")
+    command.show(*numbers.lines(measured), f"wrote attention_numbers.json to {out}")
     if not all(record.ok for record in measured):
         raise typer.Exit(1)
 

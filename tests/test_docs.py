@@ -223,7 +223,7 @@ def test_the_page_on_attention_quotes_the_committed_records():
     assert all(number["ok"] for number in NUMBERS.values())
     step = written("p_0 / p_1 where scores differ by 1", ".3f")
     assert f"one weight is {step} times the other" in text
-    ratio = written("norm of the gradient, divided by 8 over raw", ".0f")
+    ratio = written("ratio of the gradient norms, scores / 8 to scores", ".0f")
     assert f"makes it {ratio} times as large" in text
     first, second, _ = NUMBERS["causal pattern of 학교에"]["measured"]
     one, two, _ = NUMBERS["pattern of 학교에"]["measured"]

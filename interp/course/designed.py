@@ -1,22 +1,22 @@
-"""Four heads designed by hand on a sentence: W_Q and W_K that really compute the pattern.
+"""Four heads designed by hand on a sentence: W_Q and W_K whose patterns are known.
 
-A token's row of X says, in blocks of their own: a constant 1; whether it is the first token, a
-noun, a pronoun; its place; and which word it is, one-hot. Place i of n is a point on a circle of
-2 n steps, `p_i = (cos t i, sin t i)` with `t = pi / n`, so that no two places are further apart
-than half a turn. What heads compare is
+The row of X for a token has these blocks: a constant 1; whether it is the first token, a noun,
+a pronoun; its position; and which word it is, one-hot. Position i of n is a point on a circle of
+2 n steps, `p_i = (cos t i, sin t i)` with `t = pi / n`, so that no two positions are further apart
+than half a turn. The heads compute these scores:
 
     previous token   b p_(i-1) . p_j = b cos(t (i - 1 - j))     a rotation by one step back
     local window     the same, by (w - 1) / 2 steps back        and far less sharp
     noun to pronoun  b pronoun_i noun_j                         a matrix of rank one
     sink             b 1 first_j                                a matrix of rank one
 
-The rotation works since `p_(i-1) = p_i R`, the same R for every i: a head that is told to look
-one step back needs no table of places. A query whose score is 0 for every key, as that of a word
-that is no pronoun in the third head, spreads its attention evenly: a rank-one matrix has no rest.
+The rotation works since `p_(i-1) = p_i R`, with the same R for every i: the head needs no table of
+positions. A query with a score of 0 for every key, as any word but a pronoun in the third head,
+spreads its attention evenly over all keys.
 
 Heads add up. With one V for all, `sum_h g_h (A_h V) = (sum_h g_h A_h) V`: switches g mix the
-patterns, and one pattern, the mixed one, says what comes out. With values of their own they do
-not: swap the values of two heads, and the mixed pattern is the same but not the output.
+patterns, and the mixed pattern determines the output. With a separate V per head it does not:
+if two heads swap their values, the mixed pattern is the same but the output is not.
 """
 
 import math
@@ -32,29 +32,25 @@ from interp.attention.reference import causal_mask
 from interp.errors import InputError
 
 NAMES = ("previous token", "local window", "noun to pronoun", "sink")
-"""The heads, in the order of the head axis."""
+"""Names of the heads, in the order of the head axis."""
 
 REST = 0.001
-"""How much of a sharp head's attention may land elsewhere."""
+"""Largest share of attention that a sharp head leaves outside its targets."""
 
 ONE, FIRST, NOUN, PRONOUN, PLACE, WORD = 0, 1, 2, 3, slice(4, 6), 6
-"""Columns of X; a word's own starts at WORD."""
+"""Columns of X; the one-hot words start at WORD."""
 
 D_HEAD = 2
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words, and which of them are nouns and pronouns.
+    """Words, with the positions of nouns and pronouns.
 
     Attributes:
-        words: The tokens; the first is the beginning of the sequence.
-        nouns: Places of nouns.
-        pronouns: Places of pronouns.
-
-    Raises:
-        InputError: If there are fewer than two words, a place is not in the sentence, or a
-            pronoun has no noun before it.
+        words: Tokens; the first is the beginning of the sequence.
+        nouns: Positions of nouns, from 1.
+        pronouns: Positions of pronouns, each after a noun.
     """
 
     words: tuple[str, ...]
@@ -62,17 +58,11 @@ class Sentence:
     pronouns: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.words) < 2:
-            raise InputError(f"words must be at least 2, got {len(self.words)}")
-        for name in ("nouns", "pronouns"):
-            for place in getattr(self, name):
-                if not 1 <= place < len(self.words):
-                    raise InputError(
-                        f"{name} must be places from 1 to {len(self.words) - 1}, got {place}"
-                    )
-        for place in self.pronouns:
-            if not any(noun < place for noun in self.nouns):
-                raise InputError(f"pronouns must have a noun before them, got none before {place}")
+        for place in (*self.nouns, *self.pronouns):
+            if not 1 <= place < len(self.words):
+                raise InputError(
+                    f"nouns and pronouns must be from 1 to {len(self.words) - 1}, got {place}"
+                )
 
 
 EXAMPLE = Sentence(
@@ -81,7 +71,7 @@ EXAMPLE = Sentence(
 
 
 def embed(sentence: Sentence) -> Float[Tensor, "pos d_model"]:
-    """X, one row to a word: constant, first, noun, pronoun, place (2), word (one-hot)."""
+    """X, a row per word: constant, first, noun, pronoun, position (2), word (one-hot)."""
     n = len(sentence.words)
     x = torch.zeros(n, WORD + n, dtype=torch.float64)
     x[:, ONE] = 1
@@ -105,32 +95,25 @@ def designed_layer(
     """The four heads as an ordinary layer, for `interp.attention.multihead.multi_head_attention`.
 
     Run it on `embed(sentence)` under a causal mask. Sharp heads, all but the local one, leave at
-    most `REST` of their attention elsewhere: n keys whose scores are `log(n / REST)` below the
-    target's get no more than that together. For the previous token the nearest such key is a
+    most `REST` of their attention elsewhere: n keys with scores `log(n / REST)` below the
+    target's together get no more than that. For the previous token the nearest such key is one
     step of the circle away, `1 - cos t` below. The local head's weights fall by `e^2` from the
-    last place inside its window to the first outside.
+    last position inside its window to the first outside.
 
     Args:
-        sentence: Says how many places there are.
-        window: How many tokens back the local head looks, the query itself included.
-        gates: A switch for each head, in the order of `NAMES`: a factor of its part of W_O.
+        sentence: Sentence that sets the number of positions.
+        window: Number of tokens that the local head looks at, the query itself included.
+        gates: Switch of each head, in the order of `NAMES`: a factor of its part of W_O.
         W_V: Values of each head; None: the one-hot word, for all.
 
     Raises:
-        InputError: If there are not four gates, W_V is not for four heads and this X, or the
-            window is not from 1 to the number of words.
+        InputError: If the window is not from 1 to the number of words.
     """
     n, heads = len(sentence.words), len(NAMES)
     if not 1 <= window <= n:
         raise InputError(f"window must be from 1 to the number of words, {n}, got {window}")
-    if gates.shape != (heads,):
-        raise InputError(f"gates must be one for each of {heads} heads, got {tuple(gates.shape)}")
     if W_V is None:
         W_V = torch.eye(WORD + n, dtype=torch.float64)[:, WORD:].expand(heads, -1, -1)
-    if W_V.shape[:2] != (heads, WORD + n):
-        raise InputError(
-            f"W_V must be [{heads}, {WORD + n}, d_out] for this sentence, got {tuple(W_V.shape)}"
-        )
     step, sharp = math.pi / n, math.log(n / REST)
     edges = [math.cos(step * (window + side) / 2) for side in (-1, 1)]
     W_Q = torch.zeros(heads, WORD + n, D_HEAD, dtype=torch.float64)
@@ -159,15 +142,15 @@ def designed_layer(
 def mixed_pattern(
     pattern: Float[Tensor, "head query key"], gates: Float[Tensor, " head"]
 ) -> Float[Tensor, "query key"]:
-    """`sum_h g_h A_h`: all that matters where the heads share their values.
+    """`sum_h g_h A_h`, which determines the output if the heads share their values.
 
-    Its rows sum to the sum of the gates, so it is a pattern itself where they sum to 1.
+    Its rows sum to the sum of the gates, so it is a pattern if they sum to 1.
     """
     return einsum(gates.to(pattern.dtype), pattern, "head, head query key -> query key")
 
 
 def _steps_back(angle: float) -> Float[Tensor, "2 2"]:
-    """R with `p R` the point of the circle that is `angle` before p."""
+    """R such that `p R` is the point of the circle `angle` before p."""
     cos, sin = math.cos(angle), math.sin(angle)
     return torch.tensor([[cos, -sin], [sin, cos]], dtype=torch.float64)
 
@@ -176,12 +159,9 @@ def patterns(*, window: int = 4) -> dict[str, Float[Tensor, "query key"]]:
     """Causal attention pattern of each designed head on `EXAMPLE`, by name.
 
     Args:
-        window: How many tokens back the local head looks, the query itself included.
-
-    Raises:
-        InputError: If the window is not from 1 to the number of words.
+        window: Number of tokens that the local head looks at, the query itself included.
     """
     layer = designed_layer(EXAMPLE, window=window, gates=torch.ones(len(NAMES)))
     mask = causal_mask(len(EXAMPLE.words))
-    found = multi_head_attention(embed(EXAMPLE)[None], layer, mask=mask).pattern[0]
-    return dict(zip(NAMES, found, strict=True))
+    by_head = multi_head_attention(embed(EXAMPLE)[None], layer, mask=mask).pattern[0]
+    return dict(zip(NAMES, by_head, strict=True))

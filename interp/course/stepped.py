@@ -1,8 +1,8 @@
-"""The two-layer induction circuit on a sentence that begins again, to be stepped token by token.
+"""The two-layer induction circuit on a sentence that repeats, for the lab to step through.
 
-The hand-built circuit of `interp.build_circuit` is run twice, with its previous-token head and
-without, and what the page shows of each run is kept: the two heads' patterns, the probabilities
-of the next token, and what the residual stream holds, read in the circuit's own directions.
+The hand-built circuit of `interp.build_circuit` runs twice, with and without its previous-token
+head. For each run the page shows the patterns of the two heads, the probabilities of the next
+token, and the contents of the residual stream, read in the circuit's own directions.
 """
 
 from typing import Any
@@ -19,21 +19,21 @@ AGAIN = ("the", "cat", "slept", "because", "it")
 SENTENCE = ("<s>", *AGAIN, "was", "tired", *AGAIN)
 
 DIGITS = 7
-"""To which the numbers in the page are rounded."""
+"""Decimals of the numbers in the page."""
 
 
 def circuit() -> dict[str, Any]:
     """Both runs as plain lists.
 
     Returns:
-        words, vocabulary: The text of each token, and of each id.
-        previous, induction: The names of the two heads.
+        words, vocabulary: Text of each token, and of each id.
+        previous, induction: Names of the two heads.
         with_head, without_head: Each run:
             previous, induction: Patterns `[query, key]`.
-            token, before, said: What the stream holds of each word `[pos, id]`, 1 for all of it:
-                of the token itself, of what the previous-token head wrote, of what the induction
-                head wrote. A product of code words, so another word than the one that is there
-                has a little, of either sign.
+            token, before, copied: Strength of each word in the stream `[pos, id]`, 1 for fully
+                there: from the embedding, from the previous-token head, from the induction
+                head. It is a product of code words, so other words have small values of either
+                sign.
             next: Probabilities of the next token `[pos, id]`.
     """
     vocabulary = list(dict.fromkeys(SENTENCE))
@@ -42,14 +42,14 @@ def circuit() -> dict[str, Any]:
         build_circuit("absolute", len(vocabulary), len(SENTENCE), previous=previous)
         for previous in (True, False)
     ]
-    # Without a previous-token head its place is taken by an idle one.
+    # Without the previous-token head, an idle head is in its place.
     record = models[0].plain.config.hand_built
     heads = Head.parse(record["previous_token_head"]), Head.parse(record["induction_head"])
-    value = f"blocks.{heads[0].layer}.attn.hook_v"
-    values = hooks.run_with(models[0], ids, [value])[value][0, :, heads[0].head]
+    name = f"blocks.{heads[0].layer}.attn.hook_v"
+    values = hooks.run_with(models[0], ids, [name])[name][0, :, heads[0].head]
     # A head's values are code words of length 1; BOS has none.
-    first_places = [SENTENCE.index(word) for word in vocabulary]
-    with_head, without_head = (_run(model, ids, heads, values[first_places]) for model in models)
+    codes = values[[SENTENCE.index(word) for word in vocabulary]]
+    with_head, without_head = (_run(model, ids, heads, codes) for model in models)
     return {
         "words": list(SENTENCE),
         "vocabulary": vocabulary,
@@ -64,28 +64,26 @@ def _run(
     model: Model,
     ids: Int[Tensor, "1 pos"],
     heads: tuple[Head, Head],
-    words: Float[Tensor, "id d_head"],
+    codes: Float[Tensor, "id d_head"],
 ) -> dict[str, Any]:
-    first, second = heads
-    parts = ("pattern", "z", "v")
-    names = {
-        (head, part): f"blocks.{head.layer}.attn.hook_{part}" for head in heads for part in parts
-    }
-    seen = hooks.run_with(model, ids, list(names.values()))
-    z = {head: seen[names[head, "z"]][0, :, head.head] for head in heads}
+    names = [f"blocks.{head.layer}.attn.hook_{part}" for head in heads for part in ("pattern", "z")]
+    names.append(f"blocks.{heads[1].layer}.attn.hook_v")
+    first, second = heads[0].head, heads[1].head
+    run = hooks.run_with(model, ids, names)
+    pattern_0, z_0, pattern_1, z_1, v_1 = (run[name][0] for name in names)
     with torch.no_grad(), evaluating(model.plain):
         logits = model.plain(ids).logits[0]
-    made = {
-        "previous": seen[names[first, "pattern"]][0, first.head],
-        "induction": seen[names[second, "pattern"]][0, second.head],
-        "token": seen[names[second, "v"]][0, :, second.head] @ words.T,
-        "before": z[first] @ words.T,
-        "said": z[second] @ words.T,
+    parts = {
+        "previous": pattern_0[first],
+        "induction": pattern_1[second],
+        "token": v_1[:, second] @ codes.T,
+        "before": z_0[:, first] @ codes.T,
+        "copied": z_1[:, second] @ codes.T,
         "next": logits.softmax(-1),
     }
-    return {name: rounded(rows) for name, rows in made.items()}
+    return {name: rounded(rows) for name, rows in parts.items()}
 
 
 def rounded(rows: Float[Tensor, "row column"]) -> list[list[float]]:
-    """A matrix as lists of few characters, off by `0.5 * 10 ** -DIGITS` at most."""
+    """A matrix as lists of numbers with `DIGITS` decimals."""
     return [[round(x, DIGITS) for x in row] for row in rows.double().tolist()]

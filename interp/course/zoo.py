@@ -1,4 +1,4 @@
-"""A zoo of patterns: what each kind of head should look like, beside the strongest real one."""
+"""The zoo: the ideal pattern of each kind of head next to that of the strongest real head."""
 
 from typing import Any
 
@@ -16,36 +16,35 @@ from interp.show.pages.prompts import special_of, thresholds_of
 from interp.text import visible
 
 LENGTH = 41
-"""Tokens of the row that is shown, BOS among them: random ones, then the same again."""
+"""Number of tokens: BOS, then random tokens that repeat."""
 
 
 def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
     """Ideal and real patterns on random tokens that repeat.
 
-    An ideal head spreads its attention evenly over its targets, and rests on the first token
-    where it has none.
+    An ideal head spreads its attention evenly over its targets, or attends to the first token
+    where it has no target.
 
     Args:
-        model: Whose heads are shown.
-        scan: Of this model. A kind that no head of it carries is left out.
-        seed: Of the tokens.
+        model: Model of the real heads.
+        scan: Scan of this model. The zoo leaves out a kind that no head has.
+        seed: Seed of the random tokens.
 
     Returns:
-        words: The text of each token.
-        about: What is shown, in a sentence.
+        words: Text of each token.
+        about: Description of the model and the tokens.
         kinds: For each kind `name`, `looks`, `ideal`, `head`, `score`, and `pattern`.
 
     Raises:
-        InputError: If no head has a label, or the model has no room for the tokens.
+        InputError: If no head has a label.
     """
     length = min(LENGTH, model.n_ctx)
     probe = tokens.repeated(model.vocabulary, rows=1, length=length, bos=model.bos, seed=seed)
     heads: dict[str, Head] = {}
     first = dict(zip(scan.frame["name"].tolist(), scan.frame["label"].tolist(), strict=True))
     for kind, word in LABELS.items():
-        found = scan.heads(word)
-        # One whose label it is before one that carries it among others.
-        for head in sorted(found, key=lambda head: first[str(head)] != word)[:1]:
+        # A head with this first label comes before one that has it among others.
+        for head in sorted(scan.heads(word), key=lambda head: first[str(head)] != word)[:1]:
             heads[kind] = head
     if not heads:
         raise InputError("scan must have a head with a label, got none")
@@ -71,7 +70,6 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
     ]
     return {
         "words": [visible(text) for text in model.texts_of(probe.tokens[0])],
-        "about": f"{model.name}, {length} tokens: random ones that come again after"
-        f" {probe.periods[0]}.",
+        "about": f"{model.name} on {length} random tokens that repeat after {probe.periods[0]}.",
         "kinds": kinds,
     }

@@ -1,7 +1,7 @@
-// Starts every section that the page has data for, and the theme.
+// Sets the theme and builds every section that has data.
 
 const data = JSON.parse($("data").textContent);
-const told = {};
+const states = {};
 const system = matchMedia("(prefers-color-scheme: dark)");
 function setTheme() {
   const chosen = $("theme").value;
@@ -13,14 +13,14 @@ setTheme();
 $("main").hidden = false;
 for (const [name, build] of Object.entries(SECTIONS)) {
   const section = $(name);
-  if (data[name]) told[name] = build(data[name], section);
+  if (data[name]) states[name] = build(data[name], section);
   else {
     section.remove();
     document.querySelector(`nav a[href="#${name}"]`).remove();
   }
 }
 
-// What each section is at: what goes in and what comes out, in full precision.
+// The current inputs and outputs of each section, in full precision, for tests.
 window.lab = {
-  state: () => Object.fromEntries(Object.entries(told).map(([name, tell]) => [name, tell()])),
+  state: () => Object.fromEntries(Object.entries(states).map(([name, state]) => [name, state()])),
 };

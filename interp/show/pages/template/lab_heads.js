@@ -1,10 +1,10 @@
-// Sections of many heads: mixed by switches, the circuit of two layers, cost, the zoo.
+// Sections of several heads: mixed by switches, the two-layer circuit, cost, the zoo.
 
 SECTIONS.mixed = (data, section) => {
   const modes = [
-    { name: "one V for all heads: the word", brings: data.heads.map(() => 1) },
+    { name: "one V for all heads: the one-hot word", brings: data.heads.map(() => 1) },
     ...["previous token", "sink"].map((only) => ({
-      name: `only the ${only} head brings its word`,
+      name: `only the ${only} head adds its word`,
       brings: data.heads.map((head) => Number(head === only)),
     })),
   ];
@@ -28,11 +28,11 @@ SECTIONS.mixed = (data, section) => {
   choice(controls, "Values", modes.map(({ name }) => name), (mode) => { now.mode = mode; draw(); });
   const both = part(section, "both matrices");
   const choose = (i) => { now.row = i; draw(); };
-  const mixed = matrix(both, { name: "mixed pattern, the sum of g A", rows: words, choose });
-  const output = matrix(both, { name: "output: which words come, the sum of g A V", rows: words, choose });
-  const said = make("p", "", { className: "readout" });
-  said.setAttribute("role", "status");
-  section.append(said);
+  const mixed = matrix(both, { name: "mixed pattern, sum of g A", rows: words, choose });
+  const output = matrix(both, { name: "output, weight of each word: sum of g A V", rows: words, choose });
+  const readout = make("p", "", { className: "readout" });
+  readout.setAttribute("role", "status");
+  section.append(readout);
 
   let state;
   function draw() {
@@ -47,23 +47,23 @@ SECTIONS.mixed = (data, section) => {
     mixed.show(sum, now.row);
     output.show(out, now.row);
     const apart = Math.max(...out.flatMap((row, i) => row.map((v, j) => Math.abs(v - by_pattern[i][j]))));
-    said.textContent =
+    readout.textContent =
       apart < 1e-9
-        ? "The mixed pattern times V is the output: one pattern says it all."
-        : `The mixed pattern times V differs from the output by up to ${number(apart)}: no one pattern says what comes out.`;
+        ? "The mixed pattern times V equals the output: one pattern determines it."
+        : `The mixed pattern times V differs from the output by up to ${number(apart)}: no single pattern determines the output.`;
   }
   draw();
   return () => state;
 };
 
 SECTIONS.circuit = (data, section) => {
-  // Where the sentence begins again.
+  // The start of the repeat.
   const now = { at: data.words.lastIndexOf(data.words[1]), on: true };
   const last = data.words.length - 1;
   const controls = part(section, "controls");
   const go = (to) => { now.at = Math.min(Math.max(to, 0), last); place.set(now.at); draw(); };
-  button(controls, "token before", () => go(now.at - 1));
-  button(controls, "token after", () => go(now.at + 1));
+  button(controls, "previous token", () => go(now.at - 1));
+  button(controls, "next token", () => go(now.at + 1));
   const place = slider(controls, {
     name: "token", min: 0, max: last, step: 1, value: now.at, words: (i) => `${i}: ${data.words[i]}`,
     input: go,
@@ -78,12 +78,12 @@ SECTIONS.circuit = (data, section) => {
   });
   const stream = part(section, "stream");
   const table = make("table");
-  stream.append(make("p", "What the residual stream holds at the chosen token, read in the circuit's own directions:", { className: "quiet" }));
+  stream.append(make("p", "Contents of the residual stream at the selected token, read in the circuit's own directions:", { className: "quiet" }));
   const lines = [
     ["token", "embedding"],
     ["before", `${data.previous} wrote`],
-    ["said", `${data.induction} wrote`],
-    ["next", "the model says next"],
+    ["copied", `${data.induction} wrote`],
+    ["next", "predicted next token"],
   ].map(([key, words]) => {
     const row = make("tr");
     const cell = make("td");
@@ -92,9 +92,9 @@ SECTIONS.circuit = (data, section) => {
     return { key, cell };
   });
   stream.append(table);
-  const said = make("p", "", { className: "readout" });
-  said.setAttribute("role", "status");
-  section.append(said);
+  const readout = make("p", "", { className: "readout" });
+  readout.setAttribute("role", "status");
+  section.append(readout);
 
   let state;
   const strongest = (row) => {
@@ -105,18 +105,18 @@ SECTIONS.circuit = (data, section) => {
     const { at } = now;
     const run = now.on ? data.with_head : data.without_head;
     state = { at, on: now.on, previous: run.previous[at], induction: run.induction[at], next: run.next[at] };
-    titles[0].textContent = `Layer 0, ${data.previous}: ${now.on ? "looks at the token before, and writes it beside the token" : "taken out; an idle head rests on the first token"}`;
-    titles[1].textContent = `Layer 1, ${data.induction}: looks for its own token in what layer 0 wrote${now.on ? "" : ", which is nothing"}`;
+    titles[0].textContent = `Layer 0, ${data.previous}: ${now.on ? "attends to the previous token and writes it into the stream" : "off; an idle head attends to the first token"}`;
+    titles[1].textContent = `Layer 1, ${data.induction}: searches the output of layer 0 for the current token${now.on ? "" : ", which is empty"}`;
     pictures[0](at, run.previous[at]);
     pictures[1](at, run.induction[at]);
     for (const { key, cell } of lines) cell.textContent = strongest(run[key][at]);
     const next = run.next[at];
     const guess = next.indexOf(Math.max(...next));
     const truth = data.words[at + 1];
-    const heard = next[guess] < 0.3
-      ? "has nothing to say: no word stands out."
-      : `says “${data.vocabulary[guess]}”, with probability ${number(next[guess], 3)}.`;
-    said.textContent = `At “${data.words[at]}” (${at}) the model ${heard}${truth === undefined ? "" : ` What follows is “${truth}”.`}`;
+    const prediction = next[guess] < 0.3
+      ? "has no prediction: every word has a probability below 0.3."
+      : `predicts “${data.vocabulary[guess]}” with probability ${number(next[guess], 3)}.`;
+    readout.textContent = `At “${data.words[at]}” (${at}) the model ${prediction}${truth === undefined ? "" : ` The next token is “${truth}”.`}`;
   }
   draw();
   return () => state;
@@ -131,7 +131,7 @@ SECTIONS.cost = (data, section) => {
     kv_heads: ["key-value heads", powers(0, 6)],
     layers: ["layers", [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96]],
     window: ["window, keys", powers(4, 20)],
-    tile: ["side of a tile", powers(4, 10)],
+    tile: ["tile side", powers(4, 10)],
   };
   const now = { ...data };
   const controls = part(section, "controls");
@@ -142,7 +142,7 @@ SECTIONS.cost = (data, section) => {
       words: (i) => steps[i].toLocaleString("en"),
       input: (i) => {
         now[key] = steps[i];
-        // Heads share keys evenly, so there are never more key-value heads than query heads.
+        // Query heads share keys evenly, so they are at least as many as key-value heads.
         if (key === "heads" && now.kv_heads > now.heads) now.kv_heads = now.heads;
         if (key === "kv_heads" && now.heads < now.kv_heads) now.heads = now.kv_heads;
         for (const other of ["heads", "kv_heads"]) sliders[other].set(ranges[other][1].indexOf(now[other]));
@@ -150,10 +150,10 @@ SECTIONS.cost = (data, section) => {
       },
     });
   }
-  const said = make("p", "", { className: "readout" });
-  said.setAttribute("role", "status");
+  const readout = make("p", "", { className: "readout" });
+  readout.setAttribute("role", "status");
   const table = make("table", "", { className: "costs" });
-  section.append(said, table);
+  section.append(readout, table);
   const scaled = (x, base, units) => {
     const power = Math.min(x < 1 ? 0 : Math.floor(Math.log(x) / Math.log(base) + 1e-9), units.length - 1);
     return `${(x / base ** power).toPrecision(4).replace(/\.?0+$/, "")} ${units[power]}`;
@@ -161,14 +161,14 @@ SECTIONS.cost = (data, section) => {
   const operations = (x) => scaled(x, 1000, ["", "thousand", "million", "billion", "trillion", "thousand trillion"]);
   const bytes = (x) => scaled(x, 1024, ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]);
   const rows = [
-    ["projections", "projections of a layer, operations", operations],
-    ["pairs", "pairs of a layer, 4 n² d, operations", operations],
-    ["window_pairs", "pairs within the window, 4 n w d, operations", operations],
+    ["projections", "projections per layer, 4 n d² (1 + kv heads / heads), operations", operations],
+    ["pairs", "pairs per layer, 4 n² d, operations", operations],
+    ["window_pairs", "pairs per layer within the window, 4 n w d, operations", operations],
     ["score_bytes", "all scores of a layer, float32", bytes],
-    ["tile_bytes", "one tile of scores instead", bytes],
-    ["cache_bytes", "keys and values kept, all layers, 16 bits", bytes],
-    ["window_cache_bytes", "the same of the window alone", bytes],
-    ["reach", "how far back the windows reach, layers (w − 1), n − 1 at most", (x) => `${x.toLocaleString("en")} tokens`],
+    ["tile_bytes", "one tile of scores, one head, float32", bytes],
+    ["cache_bytes", "cache of keys and values, all layers, 16 bits", bytes],
+    ["window_cache_bytes", "cache of the window only", bytes],
+    ["reach", "reach of the windows, layers (w − 1), at most n − 1", (x) => `${x.toLocaleString("en")} tokens`],
   ].map(([key, name, words]) => {
     const row = make("tr");
     const cell = make("td");
@@ -183,7 +183,7 @@ SECTIONS.cost = (data, section) => {
     state = { ...now, cost };
     for (const { key, cell, words } of rows) cell.textContent = words(cost[key]);
     const ratio = cost.pairs / cost.projections;
-    said.textContent = `Pairs cost ${ratio.toPrecision(3)} times what the projections cost. A cache with one key-value head for each query head would be ${now.heads / now.kv_heads} times as large.`;
+    readout.textContent = `Pairs cost ${ratio.toPrecision(3)} times as much as projections. With a key-value head for each query head, the cache would be ${now.heads / now.kv_heads} times as large.`;
   }
   draw();
   return () => state;
@@ -191,9 +191,9 @@ SECTIONS.cost = (data, section) => {
 
 SECTIONS.zoo = (data, section) => {
   section.append(make("p", data.about, { className: "quiet" }));
-  const said = make("p", "Point at a picture, or move in it with the arrow keys.", { className: "readout" });
-  said.setAttribute("role", "status");
-  section.append(said);
+  const readout = make("p", "Point at a pattern, or move in it with the arrow keys, to read a weight.", { className: "readout" });
+  readout.setAttribute("role", "status");
+  section.append(readout);
   const kinds = part(section, "zoo");
   const n = data.words.length;
   for (const kind of data.kinds) {
@@ -204,12 +204,12 @@ SECTIONS.zoo = (data, section) => {
       const figure = make("figure");
       const canvas = make("canvas", "", { width: n, height: n, tabIndex: 0, className: "ink" });
       canvas.setAttribute("role", "img");
-      canvas.setAttribute("aria-label", `${kind.name}, ${name}: queries down, keys across`);
+      canvas.setAttribute("aria-label", `${kind.name}, ${name}: rows are queries, columns keys`);
       const image = canvas.getContext("2d").createImageData(n, n);
       pattern.forEach((row, i) => row.forEach((w, j) => image.data.set([8, 47, 107, Math.round(255 * w)], 4 * (i * n + j))));
       canvas.getContext("2d").putImageData(image, 0, 0);
       const read = (query, key) => {
-        said.textContent = `${kind.name}, ${name}: query ${query} ${data.words[query]} to key ${key} ${data.words[key]}: ${key > query ? "out of sight" : number(pattern[query][key], 3)}`;
+        readout.textContent = `${kind.name}, ${name}: query ${query} ${data.words[query]} to key ${key} ${data.words[key]}: ${key > query ? "hidden" : number(pattern[query][key], 3)}`;
       };
       const here = [n - 1, 0];
       canvas.addEventListener("pointermove", (event) => {

@@ -1,5 +1,5 @@
 "use strict";
-// Attention in plain numbers (float64): the same four lines as interp/attention.py.
+// Attention in plain numbers (float64): the same four lines as interp/attention/reference.py.
 // A matrix is an array of rows.
 
 const matmul = (a, b) =>
@@ -10,11 +10,11 @@ const times = (a, factor) => a.map((row) => row.map((x) => x * factor));
 
 const scoresOf = (q, k, scale = 1 / Math.sqrt(q[0].length)) => times(matmul(q, transposed(k)), scale);
 
-// Minus infinity where the mask is false, which the softmax makes exactly 0.
+// Minus infinity where the mask is false: the softmax gives exactly 0.
 const hide = (scores, mask) =>
   mask ? scores.map((row, i) => row.map((s, j) => (mask[i][j] ? s : -Infinity))) : scores;
 
-// A row of nothing but minus infinity becomes zeros.
+// A row with minus infinity only becomes zeros.
 function softmaxRow(row) {
   const top = Math.max(...row);
   if (top === -Infinity) return row.map(() => 0);
@@ -29,7 +29,8 @@ const allowed = (n, rule) =>
   Array.from({ length: n }, (_, i) => Array.from({ length: n }, (_, j) => rule(i, j)));
 const causal = (n) => allowed(n, (query, key) => key <= query);
 
-// x @ W turns the plane back by the angle; see `turned` in interp/pages/lab.py.
+// x @ W rotates the plane back by the angle, towards earlier positions. W has a factor of
+// sqrt(gain * sqrt(d_k)), so that a unit query scores `gain` nats on a key of the same direction.
 function turning(degrees, gain) {
   const size = Math.sqrt(gain * Math.sqrt(2));
   const angle = (degrees * Math.PI) / 180;
@@ -40,7 +41,8 @@ function turning(degrees, gain) {
   ];
 }
 
-// See `cost` in interp/pages/lab.py.
+// Operations, bytes and reach of a stack of causal layers. A multiply-add is two operations, a
+// score 4 bytes, a cached number 2 bytes. kv_heads divides heads, heads divides d.
 function costOf({ n, d, heads, kv_heads, layers, window: keys, tile }) {
   const seen = Math.min(keys, n);
   const side = Math.min(tile, n);

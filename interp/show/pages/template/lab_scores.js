@@ -1,5 +1,5 @@
-// Sections of one head: soft lookup, scores by hand, turned weights, masks. Each is given what it
-// starts from and its element, and returns a function that tells its numbers.
+// Sections of one head: soft lookup, scores by hand, turned weights, masks. Each gets its initial
+// data and its element, and returns a function that returns its current numbers.
 
 const SECTIONS = {};
 
@@ -7,7 +7,7 @@ SECTIONS.lookup = (data, section) => {
   const now = { angle: data.angle, temperature: data.temperature };
   const controls = part(section, "controls");
   const turn = slider(controls, {
-    name: "direction of the query", min: -180, max: 180, step: 1, value: now.angle,
+    name: "query direction", min: -180, max: 180, step: 1, value: now.angle,
     words: (x) => `${number(x, 0)}°`,
     input: (x) => { now.angle = x; draw(); },
   });
@@ -18,7 +18,7 @@ SECTIONS.lookup = (data, section) => {
   });
   const both = part(section, "both");
   const circle = drawn("svg", { viewBox: "-130 -130 260 260", class: "plane", role: "img" });
-  circle.setAttribute("aria-label", "Six keys on a circle, each in the colour of its value, and the query as an arrow");
+  circle.setAttribute("aria-label", "Six keys on a circle, each in the colour of its value; the query is an arrow");
   const arrow = drawn("line", { x1: 0, y1: 0, stroke: "var(--ink)", "stroke-width": 4, "stroke-linecap": "round" });
   const dots = data.keys.map(([x, y], i) =>
     drawn("circle", { cx: 100 * x, cy: -100 * y, stroke: "var(--ink)", fill: `rgb(${data.values[i].join(" ")})` }),
@@ -42,16 +42,16 @@ SECTIONS.lookup = (data, section) => {
     const row = part(side, "bar-row");
     const fill = make("i");
     fill.style.background = `rgb(${data.values[i].join(" ")})`;
-    const told = make("output");
+    const readout = make("output");
     const track = make("span", "", { className: "track" });
     track.append(fill);
-    row.append(make("span", name), track, told);
-    return { fill, told };
+    row.append(make("span", name), track, readout);
+    return { fill, readout };
   });
   const result = part(side, "result");
   const swatch = make("i", "", { className: "blend" });
-  const told = make("output");
-  result.append(swatch, told);
+  const readout = make("output");
+  result.append(swatch, readout);
 
   let state;
   function draw() {
@@ -65,10 +65,10 @@ SECTIONS.lookup = (data, section) => {
     weights.forEach((w, i) => {
       dots[i].setAttribute("r", 6 + 18 * Math.sqrt(w));
       bars[i].fill.style.width = `${100 * w}%`;
-      bars[i].told.textContent = number(w, 3);
+      bars[i].readout.textContent = number(w, 3);
     });
     swatch.style.background = `rgb(${out.join(" ")})`;
-    told.textContent = `output: red ${number(out[0], 0)}, green ${number(out[1], 0)}, blue ${number(out[2], 0)}`;
+    readout.textContent = `output: red ${number(out[0], 0)}, green ${number(out[1], 0)}, blue ${number(out[2], 0)}`;
   }
   draw();
   return () => state;
@@ -80,16 +80,16 @@ SECTIONS.scores = (data, section) => {
   const controls = part(section, "controls");
   choice(controls, "Example", data.examples.map(({ name }) => name), begin);
   toggle(controls, "causal mask", false, (on) => { now.causal = on; draw(); });
-  button(controls, "add 1 to the chosen row", () => {
+  button(controls, "add 1 to the selected row", () => {
     scores[now.row] = scores[now.row].map((s) => s + 1);
     draw();
   });
-  button(controls, "start again", () => begin(data.examples.indexOf(example)));
+  button(controls, "reset", () => begin(data.examples.indexOf(example)));
   const both = part(section, "both matrices");
-  const said = make("p", "", { className: "readout" });
-  said.setAttribute("role", "status");
+  const readout = make("p", "", { className: "readout" });
+  readout.setAttribute("role", "status");
   const picture = part(section, "picture");
-  section.append(said);
+  section.append(readout);
 
   function begin(index) {
     example = data.examples[index];
@@ -106,8 +106,8 @@ SECTIONS.scores = (data, section) => {
     };
     const outs = example.values[0].map((_, i) => `v${i + 1}`);
     views = {
-      scores: matrix(both, { name: "S, scores: drag a cell", rows: words, look: "score", choose, change }),
-      pattern: matrix(both, { name: "A = softmax(S), by row", rows: words, choose }),
+      scores: matrix(both, { name: "scores S: drag a cell", rows: words, look: "score", choose, change }),
+      pattern: matrix(both, { name: "weights A = softmax(S)", rows: words, choose }),
       out: matrix(both, { name: "output A V", rows: words, columns: outs, look: "plain", choose }),
       arcs: arcs(picture, words, "attention"),
     };
@@ -128,7 +128,7 @@ SECTIONS.scores = (data, section) => {
     const line = pattern[now.row];
     const most = line.indexOf(Math.max(...line));
     const sum = line.reduce((total, w) => total + w, 0);
-    said.textContent = `${words[now.row]} looks most at ${words[most]}: ${number(line[most], 4)}. Its row sums to ${number(sum, 4)}.`;
+    readout.textContent = `${words[now.row]} attends most to ${words[most]}: ${number(line[most], 4)}. Its row sums to ${number(sum, 4)}.`;
   }
   begin(0);
   return () => state;
@@ -141,11 +141,11 @@ SECTIONS.turned = (data, section) => {
   const degrees = (x) => `${number(x, 1)}°`;
   const sliders = {
     query_angle: slider(controls, {
-      name: "turn of W_Q", min: -180, max: 180, step: 0.5, value: now.query_angle, words: degrees,
+      name: "rotation of W_Q", min: -180, max: 180, step: 0.5, value: now.query_angle, words: degrees,
       input: (x) => { now.query_angle = x; draw(); },
     }),
     key_angle: slider(controls, {
-      name: "turn of W_K", min: -180, max: 180, step: 0.5, value: now.key_angle, words: degrees,
+      name: "rotation of W_K", min: -180, max: 180, step: 0.5, value: now.key_angle, words: degrees,
       input: (x) => { now.key_angle = x; draw(); },
     }),
     gain: slider(controls, {
@@ -160,18 +160,18 @@ SECTIONS.turned = (data, section) => {
     draw();
   };
   button(buttons, "one step back", to({ query_angle: data.step, key_angle: 0, gain: 100 }));
-  button(buttons, "both turned alike", to({ query_angle: 60, key_angle: 60 }));
-  button(buttons, "start again", to(start));
+  button(buttons, "same rotation", to({ query_angle: 60, key_angle: 60 }));
+  button(buttons, "reset", to(start));
   toggle(buttons, "causal mask", false, (on) => { now.causal = on; draw(); });
   const both = part(section, "both");
   const plane = drawn("svg", { viewBox: "-150 -140 300 280", class: "plane", role: "img" });
-  plane.setAttribute("aria-label", "Queries and keys as points of the plane");
+  plane.setAttribute("aria-label", "Queries and keys as points in the plane");
   both.append(plane);
   const side = part(both, "side");
   const choose = (i) => { now.row = i; draw(); };
-  const pattern = matrix(side, { name: "A", rows: data.words, choose });
+  const pattern = matrix(side, { name: "weights A", rows: data.words, choose });
   const legend = make("p", "", { className: "quiet" });
-  legend.textContent = "On the circle: each word's key (filled) and query (open), both drawn at one length. The line goes from the chosen query to its keys.";
+  legend.textContent = "Each word's key (filled) and query (open); only directions are drawn, not lengths. Lines go from the selected query to its keys, as thick as the weight.";
   side.append(legend);
 
   let state;
@@ -183,7 +183,7 @@ SECTIONS.turned = (data, section) => {
     const A = softmax(scores);
     state = { ...now, x: data.x, W_Q, W_K, scores, pattern: A, out: matmul(A, data.x) };
     pattern.show(A, now.row);
-    // Directions alone: the gain is in the sharpness of A.
+    // Only directions: the gain shows in the sharpness of A.
     const queries = matmul(data.x, turning(now.query_angle, Math.SQRT1_2));
     const keys = matmul(data.x, turning(now.key_angle, Math.SQRT1_2));
     const at = ([x, y], far) => [far * x, -far * y];
@@ -213,19 +213,19 @@ SECTIONS.masks = (data, section) => {
   toggle(controls, "causal", true, (on) => { now.causal = on; draw(); });
   slider(controls, {
     name: "window", min: 1, max: n, step: 1, value: n,
-    words: (x) => (x === n ? "no window" : `${x} nearest`),
+    words: (x) => (x === n ? "no limit" : `${x} nearest`),
     input: (x) => { now.window = x; draw(); },
   });
   slider(controls, {
-    name: "padding at the start", min: 0, max: n - 1, step: 1, value: 0, words: (x) => `${x}`,
+    name: "padding at start", min: 0, max: n - 1, step: 1, value: 0, words: (x) => `${x}`,
     input: (x) => { now.padding = x; draw(); },
   });
   const both = part(section, "both matrices");
-  const scores = matrix(both, { name: "S, hidden cells −∞", rows: data.words, look: "score", digits: 1 });
-  const pattern = matrix(both, { name: "A, rows sum to 1 (or to 0)", rows: data.words });
-  const said = make("p", "", { className: "readout" });
-  said.setAttribute("role", "status");
-  section.append(said);
+  const scores = matrix(both, { name: "scores S, −∞ where hidden", rows: data.words, look: "score", digits: 1 });
+  const pattern = matrix(both, { name: "weights A, rows sum to 1 (empty rows to 0)", rows: data.words });
+  const readout = make("p", "", { className: "readout" });
+  readout.setAttribute("role", "status");
+  section.append(readout);
 
   let state;
   function draw() {
@@ -241,9 +241,9 @@ SECTIONS.masks = (data, section) => {
     pattern.show(A);
     const seen = mask.flat().filter(Boolean).length;
     const empty = mask.filter((row) => !row.includes(true)).length;
-    said.textContent =
+    readout.textContent =
       `${seen} of ${n * n} pairs are allowed` +
-      (empty ? `; ${empty} ${empty === 1 ? "query has" : "queries have"} nothing to look at, and a row of zeros.` : ".");
+      (empty ? `; ${empty} ${empty === 1 ? "query has" : "queries have"} no key, and a row of zeros.` : ".");
   }
   draw();
   return () => state;

@@ -1,5 +1,5 @@
-// What the sections are made of: matrices, arcs, sliders. Text from outside reaches the page
-// through textContent alone, and colours are mixed by CSS, so a theme needs no drawing anew.
+// The controls and pictures of the sections: matrices, arcs, sliders. Text from outside reaches the
+// page only through textContent. CSS mixes the colours, so a new theme needs no redrawing.
 
 const $ = (id) => document.getElementById(id);
 const make = (tag, text = "", more = {}) => {
@@ -19,7 +19,7 @@ const number = (x, digits = 2) => {
   return (Number(text) === 0 ? (0).toFixed(digits) : text).replace("-", "−");
 };
 
-// How a cell looks: a weight from 0 to 1, or a score, whose colour says sign and size.
+// Look of a cell: a weight from 0 to 1, or a score, with a colour for its sign and size.
 const LOOKS = {
   plain() {},
   weight(cell, w) {
@@ -34,9 +34,9 @@ const LOOKS = {
   },
 };
 
-// A matrix with words at its sides. Arrow keys go from cell to cell; where it can be changed,
-// + and - change a cell, and so does dragging it up or down, from -MOST to MOST: beyond that
-// a weight is 0 or 1 to every digit that is shown.
+// A matrix with words at its sides. Arrow keys go from cell to cell. In an editable matrix + and -
+// change a cell, and so does dragging it up or down, from -MOST to MOST: beyond that every visible
+// digit of a weight is that of 0 or 1.
 const MOST = 20;
 
 function matrix(host, { name, rows, columns = rows, look = "weight", small = false, digits = 2, choose, change }) {
@@ -121,7 +121,7 @@ function matrix(host, { name, rows, columns = rows, look = "weight", small = fal
   };
 }
 
-// Arcs from one word to the others, as thick as the weight; on a narrow screen the row scrolls to it.
+// Arcs from one word to the others, as thick as the weight; on a narrow screen the row scrolls.
 function arcs(host, words, name) {
   const [step, tall] = [matchMedia("(max-width: 600px)").matches ? 46 : 64, 110];
   const wide = step * words.length;
@@ -150,17 +150,17 @@ function arcs(host, words, name) {
   };
 }
 
-// A slider with its value in words beside it.
+// A slider with its value as text next to it.
 function slider(host, { name, min, max, step, value, words = (x) => number(x), input }) {
   const label = make("label", "", { className: "slider" });
-  const told = make("output");
+  const readout = make("output");
   const control = make("input", "", { type: "range", min, max, step, value });
   control.dataset.name = name;
-  label.append(make("span", name), control, told);
+  label.append(make("span", name), control, readout);
   host.append(label);
   const show = () => {
-    told.textContent = words(Number(control.value));
-    control.setAttribute("aria-valuetext", told.textContent);
+    readout.textContent = words(Number(control.value));
+    control.setAttribute("aria-valuetext", readout.textContent);
   };
   control.addEventListener("input", () => {
     show();
@@ -201,7 +201,7 @@ function choice(host, name, options, input) {
   select.addEventListener("change", () => input(Number(select.value)));
 }
 
-// A part of a section; controls stand in a row.
+// An element of a section.
 function part(section, className) {
   const made = make("div", "", { className });
   section.append(made);

@@ -1,16 +1,14 @@
-"""The page to play with attention in Chromium: its numbers are Python's, within 1e-6."""
+"""The attention lab in Chromium: its numbers equal Python's within 1e-6."""
+
+import math
+import re
 
 import pytest
 import torch
 
 from interp.attention.multihead import multi_head_attention
-from interp.attention.reference import (
-    attention,
-    causal_mask,
-    padding_mask,
-    sliding_window_mask,
-    softmax,
-)
+from interp.attention.reference import attention, causal_mask, sliding_window_mask, softmax
+from interp.course import costs
 from interp.course import lab as page_data
 from interp.course.designed import EXAMPLE, NAMES, WORD, designed_layer, embed, mixed_pattern
 from interp.course.stepped import circuit
@@ -21,7 +19,12 @@ NARROW = {"width": 360, "height": 740}
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def made():
+    return circuit()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, made):
     path = tmp_path_factory.mktemp("lab") / "lab.html"
     zoo = {
         "words": ["<s>", "<b>bold</b>"],
@@ -31,7 +34,7 @@ def written(tmp_path_factory):
             | {"ideal": [[1, 0], [1, 0]], "pattern": [[1, 0], [0.25, 0.75]]}
         ],
     }
-    path.write_text(page_data.lab({"circuit": circuit(), "zoo": zoo}), encoding="utf-8")
+    path.write_text(page_data.lab({"circuit": made, "zoo": zoo}), encoding="utf-8")
     return path
 
 
@@ -46,7 +49,7 @@ def show(open_page, written):
 
 
 def state(page, section):
-    """A section's numbers; those of its lists as tensors, and a hidden score is None in JSON."""
+    """Numbers of a section, its lists as tensors."""
     read = page.evaluate("name => lab.state()[name]", section)
     return {
         name: torch.tensor(value, dtype=torch.bool if name == "mask" else torch.float64)
@@ -61,7 +64,7 @@ def same(ours, theirs):
 
 
 def move(page, section, name, value):
-    """Sets a slider, as an arrow key would."""
+    """Set a slider, as an arrow key would."""
     page.eval_on_selector(
         f"#{section} input[data-name='{name}']",
         "(slider, to) => { slider.value = to; slider.dispatchEvent(new Event('input')); }",
@@ -107,11 +110,11 @@ def test_a_dragged_score_changes_its_own_row_as_in_python(show):
     assert shown == f"{after['pattern'][1, 0]:.2f}"
 
 
-@pytest.mark.parametrize("up", [1200, -1200])
-def test_a_score_is_dragged_no_further_than_its_weight_can_show(show, up):
+def test_a_dragged_score_stops_where_its_weight_no_longer_changes(show):
     page = show()
-    drag(page, "1,0", up=up)
-    assert check_scores(page)["scores"][1, 0] == (20 if up > 0 else -20)
+    for up, limit in ((1200, 20), (-2400, -20)):
+        drag(page, "1,0", up=up)
+        assert check_scores(page)["scores"][1, 0] == limit
 
 
 def test_the_causal_mask_hides_what_comes_later_and_hidden_cells_stay(show):
@@ -153,7 +156,9 @@ def test_scores_are_changed_with_the_keyboard(show):
     assert now["scores"][1, 1] == 0.8
     assert now["row"] == 1
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.closest('table').ariaLabel").startswith("A =")
+    assert page.evaluate("document.activeElement.closest('table').ariaLabel").startswith(
+        "weights A"
+    )
 
 
 def test_the_other_example_begins_with_even_attention(show):
@@ -164,117 +169,141 @@ def test_the_other_example_begins_with_even_attention(show):
     assert check_scores(page)["pattern"][5].argmax() == 2
 
 
-@pytest.mark.parametrize(("angle", "temperature"), [(0, -2), (37, -0.5), (-150, 1)])
-def test_the_soft_lookup_is_attention(show, angle, temperature):
+def test_the_soft_lookup_is_attention(show):
     page = show()
-    move(page, "lookup", "direction of the query", angle)
-    move(page, "lookup", "temperature", temperature)
-    now = state(page, "lookup")
-    assert now["temperature"] == pytest.approx(10**temperature)
-    turn = torch.tensor(angle * torch.pi / 180, dtype=torch.float64)
-    query = torch.stack([turn.cos(), turn.sin()])[None]
-    expected = attention(query, now["keys"], now["values"], scale=1 / now["temperature"])
-    same(now["weights"], expected.pattern[0])
-    same(now["out"], expected.out[0])
+    for angle, temperature in ((0, -2), (37, -0.5), (-150, 1)):
+        move(page, "lookup", "query direction", angle)
+        move(page, "lookup", "temperature", temperature)
+        now = state(page, "lookup")
+        assert now["temperature"] == pytest.approx(10**temperature)
+        turn = torch.tensor(angle * torch.pi / 180, dtype=torch.float64)
+        query = torch.stack([turn.cos(), turn.sin()])[None]
+        expected = attention(query, now["keys"], now["values"], scale=1 / now["temperature"])
+        same(now["weights"], expected.pattern[0])
+        same(now["out"], expected.out[0])
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_turned_weights_give_the_pattern_of_python(show, masked):
+def rotation(degrees, gain):
+    """A rotation back by an angle, times the root of the gain and of the sqrt(d_k) of attention."""
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    back = torch.tensor([[cos, -sin], [sin, cos]], dtype=torch.float64)
+    return math.sqrt(gain * math.sqrt(2)) * back
+
+
+def test_rotated_weights_give_the_pattern_of_python(show):
     page = show()
-    for name, value in (("turn of W_Q", 33.5), ("turn of W_K", -12), ("gain", 42)):
+    for name, value in (("rotation of W_Q", 33.5), ("rotation of W_K", -12), ("gain", 42)):
         move(page, "turned", name, value)
-    page.set_checked("#turned input[data-name='causal mask']", masked)
-    now = state(page, "turned")
-    W_Q, W_K = page_data.turned(33.5, -12, 42)
-    same(now["W_Q"], W_Q)
-    same(now["W_K"], W_K)
-    x = now["x"]
-    mask = causal_mask(len(x)) if masked else None
-    expected = attention(x @ W_Q, x @ W_K, x, mask=mask)
-    same(now["scores"], expected.scores)
-    same(now["pattern"], expected.pattern)
-    same(now["out"], expected.out)
+    for masked in (False, True):
+        page.set_checked("#turned input[data-name='causal mask']", masked)
+        now = state(page, "turned")
+        W_Q, W_K = rotation(33.5, 42), rotation(-12, 42)
+        same(now["W_Q"], W_Q)
+        same(now["W_K"], W_K)
+        x = now["x"]
+        expected = attention(x @ W_Q, x @ W_K, x, mask=causal_mask(len(x)) if masked else None)
+        same(now["scores"], expected.scores)
+        same(now["pattern"], expected.pattern)
+        same(now["out"], expected.out)
 
 
 def test_one_step_back_is_a_button(show):
     page = show()
     page.click("#turned button:has-text('one step back')")
     assert state(page, "turned")["pattern"].argmax(-1).tolist() == [0, *range(7)]
+    page.click("#turned button:has-text('same rotation')")
+    move(page, "turned", "gain", 10)
+    same(state(page, "turned")["scores"].diagonal(), torch.full((8,), 10.0))
 
 
-@pytest.mark.parametrize(
-    ("causal", "window", "padding"), [(True, 10, 0), (False, 10, 0), (True, 3, 2), (False, 4, 5)]
-)
-def test_masks_are_those_of_python(show, causal, window, padding):
+def test_masks_equal_those_of_python(show):
     page = show()
-    page.set_checked("#masks input[data-name=causal]", causal)
-    move(page, "masks", "window", window)
-    move(page, "masks", "padding at the start", padding)
-    now = state(page, "masks")
-    real = torch.arange(10)[None] >= padding
-    mask = sliding_window_mask(10, window=window, causal=causal) & padding_mask(real)[0, 0]
-    assert now["mask"].equal(mask)
-    hidden = now["scores"].masked_fill(~mask, -torch.inf)
-    same(now["hidden"], hidden)
-    same(now["pattern"], softmax(hidden, allow_empty=True))
+    for causal, window, padding in ((True, 10, 0), (False, 10, 0), (True, 3, 2), (False, 4, 5)):
+        page.set_checked("#masks input[data-name=causal]", causal)
+        move(page, "masks", "window", window)
+        move(page, "masks", "padding at start", padding)
+        now = state(page, "masks")
+        mask = sliding_window_mask(10, window=window, causal=causal) & (torch.arange(10) >= padding)
+        assert now["mask"].equal(mask)
+        hidden = now["scores"].masked_fill(~mask, -torch.inf)
+        same(now["hidden"], hidden)
+        same(now["pattern"], softmax(hidden, allow_empty=True))
 
 
-@pytest.mark.parametrize("mode", [0, 1, 2])
-def test_mixed_heads_give_the_output_of_python(show, mode):
+def test_mixed_heads_give_the_output_of_python(show):
     page = show()
     gates = [1.0, 0.3, 0.55, 0.8]
     for slider, gate in zip(page.locator("#mixed input[type=range]").all(), gates, strict=True):
         slider.evaluate(
             "(slider, to) => { slider.value = to; slider.dispatchEvent(new Event('input')); }", gate
         )
-    page.select_option("#mixed select", str(mode))
-    now = state(page, "mixed")
-    x = embed(EXAMPLE)
+    x, gate = embed(EXAMPLE), torch.tensor(gates, dtype=torch.float64)
     words = torch.eye(x.shape[-1], dtype=torch.float64)[:, WORD:]
     brings = [[True] * 4, [n == "previous token" for n in NAMES], [n == "sink" for n in NAMES]]
-    W_V = torch.stack([words * on for on in brings[mode]])
-    gate = torch.tensor(gates, dtype=torch.float64)
-    layer = designed_layer(EXAMPLE, window=page_data.WINDOW, gates=gate, W_V=W_V)
-    done = multi_head_attention(x[None], layer, mask=causal_mask(len(x)))
-    same(now["patterns"], done.pattern[0])
-    same(now["mixed"], mixed_pattern(done.pattern[0], gate))
-    same(now["out"], done.out[0])
-    assert ("says it all" in page.inner_text("#mixed .readout")) == (mode == 0)
+    for mode, on in enumerate(brings):
+        page.select_option("#mixed select", str(mode))
+        now = state(page, "mixed")
+        W_V = torch.stack([words * one for one in on])
+        layer = designed_layer(EXAMPLE, window=page_data.WINDOW, gates=gate, W_V=W_V)
+        done = multi_head_attention(x[None], layer, mask=causal_mask(len(x)))
+        same(now["patterns"], done.pattern[0])
+        same(now["mixed"], mixed_pattern(done.pattern[0], gate))
+        same(now["out"], done.out[0])
+        assert ("one pattern determines it" in page.inner_text("#mixed .readout")) == (mode == 0)
 
 
-def test_the_circuit_is_stepped_and_its_first_head_taken_out(show):
+def test_the_circuit_runs_with_and_without_its_first_head(show, made):
     page = show()
-    made = circuit()
     words, vocabulary = made["words"], made["vocabulary"]
-    for way in ("before", "after", "after"):
-        page.click(f"#circuit button:has-text('token {way}')")
+    for way in ("previous", "next", "next"):
+        page.click(f"#circuit button:has-text('{way} token')")
     now = state(page, "circuit")
     at = words.index("cat", 3)
     assert now["at"] == at
     for name in ("previous", "induction", "next"):
         same(now[name], torch.tensor(made["with_head"][name][at]))
     assert vocabulary[now["next"].argmax()] == words[at + 1]
-    assert f"says “{words[at + 1]}”" in page.inner_text("#circuit .readout")
+    assert f"predicts “{words[at + 1]}”" in page.inner_text("#circuit .readout")
     page.uncheck("#circuit input[type=checkbox]")
     now = state(page, "circuit")
     same(now["induction"], torch.tensor(made["without_head"]["induction"][at]))
     assert now["induction"].argmax() == 0
-    assert "nothing to say" in page.inner_text("#circuit .readout")
+    assert "no prediction" in page.inner_text("#circuit .readout")
 
 
-def test_costs_are_those_of_python(show):
+def test_costs_by_formula_equal_the_counted_ones(show):
     page = show()
-    first = state(page, "cost")
-    for name, value in (("n, tokens", 9), ("query heads", 1), ("layers", 0), ("window, keys", 2)):
+    for name, value in (("query heads", 1), ("layers", 0)):
         move(page, "cost", name, value)
-    second = state(page, "cost")
-    assert second["heads"] == second["kv_heads"] == 2
-    for now in (first, second):
-        expected = now.pop("cost")
-        assert page_data.cost(**now) == expected
+    now = state(page, "cost")
+    assert now["heads"] == now["kv_heads"] == 2
+    counted = {r.name: r.measured for r in (*costs.operations(), *costs.cache_size())}
+    counted |= {r.name: r.measured for r in costs.score_memory()}
+
+    def cost(**changed):
+        small = {"n": 64, "d": 64, "heads": 4, "kv_heads": 4, "layers": 1, "window": 64}
+        return page.evaluate("shape => costOf(shape)", {**small, "tile": 128, **changed})
+
+    for n in (64, 128, 256):
+        assert cost(n=n)["projections"] == counted[f"projections, 8 n d^2, n = {n}, d = 64"]
+        assert cost(n=n)["pairs"] == counted[f"pairs, 4 n^2 d, n = {n}, d = 64"]
+    for name, kv_heads in (("multi-head", 32), ("grouped-query", 8), ("multi-query", 1)):
+        llama = cost(n=1, d=4096, heads=32, kv_heads=kv_heads, layers=32)
+        assert llama["cache_bytes"] == counted[f"{name}, one token"]
+    one = cost(n=1024, heads=1, kv_heads=1)
+    assert one["score_bytes"] == counted["all scores, 4 n^2, n = 1024"]
+    assert one["tile_bytes"] == counted["tiles of 128, 4 tile^2, n = 1024"]
+    for record in costs.reach():
+        layers, back = map(int, re.findall(r"= (\d+)", record.name))
+        assert cost(n=128, layers=layers, window=back + 1)["reach"] == record.measured
+    wide, narrow = cost(window=1000), cost(window=16)
+    assert wide["window_pairs"] == wide["pairs"] == 4 * narrow["window_pairs"]
+    assert wide["window_cache_bytes"] == wide["cache_bytes"] == 4 * narrow["window_cache_bytes"]
+    shared = cost(kv_heads=1)
+    assert shared["projections"] == wide["projections"] * (2 + 2 / 4) / 4
 
 
-def test_a_cell_of_the_zoo_is_read_out_and_no_text_gets_out_of_hand(show):
+def test_a_cell_of_the_zoo_is_read_out_and_its_text_is_escaped(show):
     page = show()
     page.locator("#zoo canvas").nth(1).focus()
     page.keyboard.press("ArrowRight")
@@ -282,18 +311,16 @@ def test_a_cell_of_the_zoo_is_read_out_and_no_text_gets_out_of_hand(show):
     assert page.locator("#zoo b").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_is_the_systems_until_another_is_chosen(show, scheme):
-    page = show(color_scheme=scheme)
+def test_the_theme_follows_the_system_until_another_is_chosen(show):
+    page = show(color_scheme="dark")
 
     def ground():
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
         return "light" if int(colour.split("(")[1].split(",")[0]) > 127 else "dark"
 
-    assert ground() == scheme
-    other = "dark" if scheme == "light" else "light"
-    page.select_option("#theme", other)
-    assert ground() == other
+    assert ground() == "dark"
+    page.select_option("#theme", "light")
+    assert ground() == "light"
 
 
 CONTRAST = """() => {
@@ -324,7 +351,7 @@ def test_the_number_in_a_cell_can_be_read_on_every_weight(show, scheme):
 def test_a_phone_scrolls_one_way_only_and_a_finger_drags_a_cell(show):
     page = show(viewport=NARROW, has_touch=True, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
-    # The chosen token is in sight, however long the row.
+    # The selected token is visible, however long the row.
     box = page.locator("#circuit .arcs text.here").first.bounding_box()
     assert 0 < box["x"] < NARROW["width"] - box["width"]
     drag(page, "0,1", up=40)
