@@ -153,13 +153,13 @@ def test_layers_whose_window_hides_the_stripe_do_not_hide_the_sign_of_others(mon
     import interp.scan.scan
 
     largest = []
-    original = interp.scan.scan.label_heads
+    original = interp.scan.scan.judge_layer
 
     def spy(*arguments, **options):
         largest.append(options["largest_effect"])
         return original(*arguments, **options)
 
-    monkeypatch.setattr(interp.scan.scan, "label_heads", spy)
+    monkeypatch.setattr(interp.scan.scan, "judge_layer", spy)
     interp.scan_heads(tiny("mistral", layer_types=None), rows=2)
     interp.scan_heads(tiny("gptoss"), rows=2)
     assert all(size == size for size in largest)  # No NaN.
