@@ -132,7 +132,8 @@ class HeadWeights:
         self, head: Whole, *, distance: Distance = 0
     ) -> tuple[Float[Tensor, "d_model d_head"], Float[Tensor, "d_model d_head"]]:
         """The factors of a head's `W_QK = left @ right.T` for a key `distance` tokens back."""
-        return self.turn(self.W_Q[head], distance), self.turn(self.W_K[self._kv(head)], 0)
+        kv = self._kv(head)
+        return self.turn(self.W_Q[head], distance), self.turn(self.W_K[kv], 0)
 
     @checked
     def OV(

@@ -299,7 +299,7 @@ def test_layers_come_in_the_order_asked_for_and_each_once():
 @pytest.mark.parametrize("layers", [1, [1.0], [0, 2], []])
 @pytest.mark.usefixtures("unchecked")
 def test_layers_that_do_not_exist_are_refused(layers):
-    with pytest.raises(InputError, match="^layers must"):
+    with pytest.raises(InputError, match=r"^layers must"):
         head_weights(tiny("llama"), layers)
 
 
