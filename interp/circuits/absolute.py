@@ -91,7 +91,7 @@ class Absolute(Plan):
         return self.alpha_place * places @ self.place
 
     def _turned(self, steps: int) -> Float[Tensor, "m m"]:
-        """What takes the cosines and sines of every place to those of the place `steps` on."""
+        """The matrix from the cosines and sines of a place to those of the place `steps` on."""
         cos, sin = ((steps * self.frequencies).cos(), (steps * self.frequencies).sin())
         above = torch.cat([torch.diag(cos), torch.diag(sin)], 1)
         return torch.cat([above, torch.cat([-torch.diag(sin), torch.diag(cos)], 1)])

@@ -4,64 +4,71 @@ import re
 from collections import Counter
 from dataclasses import asdict, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from interp.circuits.absolute import Absolute
-from interp.circuits.built import BITS, LONGEST, MOST_SHARP, Built, Parts
-from interp.circuits.rotary import KV_HEADS, Rotary
-from interp.errors import InputError, is_number, whole, whole_seed
+from interp.circuits.built import BITS, LONGEST, MOST_SHARP, Built, Parts, Share
+from interp.circuits.rotary import Rotary
+from interp.errors import InputError, Seed, Whole, checked
 from interp.kinds.probes import passages
 
 if TYPE_CHECKING:
     from interp.models import Model
 
-Positions = Literal["absolute", "rotary"]
-
 LEAST = 8
-"""Ids and positions at least: below, there is hardly anything to repeat."""
+"""Fewest ids and positions: below, there is hardly anything to repeat."""
 
 MOST = 4 ** BITS[-1] // 2 + 1
-"""Ids at most, BOS among them."""
+"""Most ids, BOS among them."""
+
+Positions = Annotated[Literal["absolute", "rotary"], Field()]
+Vocabulary = Annotated[Whole, Field(ge=LEAST, le=MOST)]
+Length = Annotated[Whole, Field(ge=LEAST, le=LONGEST)]
+Sharpness = Annotated[float, Field(strict=True, gt=0, le=10 * MOST_SHARP)]
+KeyValueHeads = Annotated[Literal[1, 2, 4], Field()]
 
 
+@checked
 def build_circuit(
-    positions: str,
-    vocabulary: SupportsIndex,
-    length: SupportsIndex,
+    positions: Positions,
+    vocabulary: Vocabulary,
+    length: Length,
     *,
-    sharpness: float | int | None = None,
-    bos: SupportsIndex = 0,
-    kv_heads: SupportsIndex | None = None,
+    sharpness: Sharpness | None = None,
+    bos: Annotated[Whole, Field(ge=0)] = 0,
+    kv_heads: KeyValueHeads | None = None,
     previous: bool = True,
     match: bool = True,
-    blur: float | int = 0.0,
-    wrong_copy: float | int = 0.0,
-    seed: SupportsIndex = 0,
+    blur: Share = 0.0,
+    wrong_copy: Share = 0.0,
+    seed: Seed = 0,
 ) -> "Model":
     """Build a two-layer induction circuit by hand: right by construction, or wrong as asked.
 
-    Head `L0H3` (rotary: `L0H1`) attends to the previous token and writes it beside the current
-    one; `L1H5` (rotary: `L1H2`) looks for the place whose previous token is the current one and
-    copies what stands there. Without a match, and in all other heads, attention rests on BOS,
-    and every logit is 0. A text without BOS has no place to rest. The derivation is in
+    Head `L0H3` (rotary: `L0H1`) attends to the previous token and writes it to the current
+    position; `L1H5` (rotary: `L1H2`) looks for the position whose previous token is the current
+    token, and copies the token there. Without a match, and in all other heads, attention goes to
+    BOS, and every logit is 0. A text without BOS has no sink. The derivation is in
     `interp.circuits.built`.
 
     Args:
         positions: `absolute` (a `GPT2LMHeadModel`) or `rotary` (a `LlamaForCausalLM`).
-        vocabulary: Ids, BOS among them, from 8 to 32,769.
-        length: Positions, BOS among them, from 8 to 4,096.
-        sharpness: Score, in nats before the softmax, of a key that is just right, in both heads;
-            all others score less. If left out, what gives every query 0.9999 of its attention
-            where it should be: from 27 to about 90, by vocabulary and length.
-        bos: The id on which heads rest.
+        vocabulary: Number of ids, BOS among them, from 8 to 32,769.
+        length: Number of positions, BOS among them, from 8 to 4,096.
+        sharpness: Score, in nats before the softmax, of the right key, in both heads; all others
+            score less. If left out, the least at which every query puts 0.9999 of its attention
+            on its targets: from 27 to about 90, by vocabulary and length.
+        bos: Id of the sink.
         kv_heads: Key-value heads for the four heads of the rotary circuit: 1, 2 or 4; 2 if left
             out.
         previous: Whether there is a previous-token head.
-        match: Whether the induction head matches; if not, it always rests.
+        match: Whether the induction head matches; if not, it always attends to BOS.
         blur: Share of the previous-token head's attention that goes two tokens back.
         wrong_copy: Share of the tokens that are copied as another token.
-        seed: Of the directions, of which token has which code word, and of idle heads' weights.
-            The global generator is left alone.
+        seed: Seed of the directions, the tokens' code words, and the idle heads' weights. The
+            global generator is not used.
 
     Returns:
         A `Model`; `.plain` is the transformers model, `.tokenizer` has one token a word. The
@@ -69,9 +76,14 @@ def build_circuit(
         1,024 up to 8,193, then 2,048; a rotary circuit of some 3,000 positions needs 512 at least.
 
     Raises:
-        InputError: If the construction cannot hold the vocabulary or the length, or an argument
-            is not what it should be.
+        InputError: If the construction cannot hold the vocabulary or the length.
+
+    Example:
+        >>> toy = build_circuit("absolute", vocabulary=16, length=16)
+        >>> toy.plain.generate(toy.to_tokens([[0, 5, 6, 7, 5]]), max_new_tokens=2)[0].tolist()
+        [0, 5, 6, 7, 5, 6, 7]
     """
+    parts = Parts(previous, match, blur, wrong_copy)
     built = weights_of(
         positions,
         vocabulary,
@@ -79,59 +91,41 @@ def build_circuit(
         sharpness=sharpness,
         bos=bos,
         kv_heads=kv_heads,
-        parts=Parts.checked(previous=previous, match=match, blur=blur, wrong_copy=wrong_copy),
+        parts=parts,
         seed=seed,
     )
     from interp.models import assembled
 
-    texts = words(built.settings["vocab_size"], built.bos)
     return assembled(
         built.family,
         built.settings,
         built.weights,
         bos=built.bos,
-        words=texts,
+        words=words(built.settings["vocab_size"], built.bos),
         name=f"hand-built-{positions}",
     )
 
 
 def weights_of(
     positions: str,
-    vocabulary: SupportsIndex,
-    length: SupportsIndex,
+    vocabulary: int,
+    length: int,
     *,
-    sharpness: Any,
-    bos: SupportsIndex,
-    kv_heads: SupportsIndex | None,
+    sharpness: float | int | None,
+    bos: int,
+    kv_heads: int | None,
     parts: Parts,
-    seed: SupportsIndex,
+    seed: int,
 ) -> Built:
-    """The circuit of `build_circuit` as weights alone.
-
-    Raises:
-        InputError: As there.
-    """
-    if positions not in get_args(Positions):
-        raise InputError(
-            f"positions must be one of {', '.join(get_args(Positions))}, got {positions!r}"
-        )
-    vocabulary = whole("vocabulary", vocabulary, least=LEAST, most=MOST)
-    length = whole("length", length, least=LEAST, most=LONGEST)
-    bos = whole("bos", bos, least=0, most=vocabulary - 1)
-    seed = whole_seed(seed)
+    """The circuit of `build_circuit` as weights alone."""
+    if bos >= vocabulary:
+        raise InputError(f"bos must be below the vocabulary of {vocabulary} ids, got {bos}")
     if kv_heads is not None and positions == "absolute":
         raise InputError(f"kv_heads must be left out with absolute positions, got {kv_heads}")
-    kv = 2 if kv_heads is None else whole("kv_heads", kv_heads)
-    if kv not in KV_HEADS:
-        raise InputError(f"kv_heads must be one of 1, 2, 4, got {kv}")
     if parts.wrong_copy > 0 and round(parts.wrong_copy * (vocabulary - 1)) < 2:
         raise InputError(
             f"wrong_copy must be 0 or two tokens of {vocabulary - 1} at least,"
             f" got {parts.wrong_copy}"
-        )
-    if sharpness is not None and not (is_number(sharpness) and 0 < sharpness <= 10 * MOST_SHARP):
-        raise InputError(
-            f"sharpness must be above 0 and at most {10 * MOST_SHARP}, got {sharpness!r}"
         )
     for bits in BITS:
         if vocabulary - 1 > 4**bits // 2:
@@ -139,7 +133,7 @@ def weights_of(
         if positions == "absolute":
             plan = Absolute(bits, vocabulary, length, bos, parts, seed)
         else:
-            plan = Rotary(bits, vocabulary, length, bos, kv, parts, seed)
+            plan = Rotary(bits, vocabulary, length, bos, kv_heads or 2, parts, seed)
         needed = plan.needed()
         if needed is not None:
             built = plan.build(needed if sharpness is None else float(sharpness))
@@ -148,7 +142,7 @@ def weights_of(
 
 
 def _described(built: Built, positions: str, seed: int) -> Built:
-    """The same with a record of what it is among its settings, so that it stays with the model."""
+    """The circuit with its record among its settings, so that it stays with the model."""
     record = {
         "positions": positions,
         "previous_token_head": str(built.previous),
@@ -161,9 +155,9 @@ def _described(built: Built, positions: str, seed: int) -> Built:
 
 
 def words(vocabulary: int, bos: int) -> list[str]:
-    """The text of each id: `<s>`, `<unk>`, then those of the project's texts, commonest first.
+    """The text of each id: `<s>`, `<unk>`, then words of the project's texts, commonest first.
 
-    Where these are used up, id 900 is `w900`.
+    After these, id 900 is `w900`.
     """
     found = re.findall(r"\w+|[^\w\s]+", " ".join(passages().values()))
     common = (word for word, _ in Counter(found).most_common())

@@ -1,110 +1,99 @@
 """An induction circuit by construction: the parts that absolute and rotary positions share.
 
-Two layers of heads, no MLPs. Layer 0 writes the previous token beside the current one; layer 1
-looks for the place whose *previous* token is the current one, and says what stands there.
+There are two layers of heads and no MLPs. Layer 0 writes the previous token to the current
+position; layer 1 looks for the position whose *previous* token is the current token, and outputs
+the token there.
 
-**The stream.** All is written in directions of one random orthonormal frame of the residual
-stream, orthogonal to (1, ..., 1) so that LayerNorm's centring takes nothing away. Spaces, each
+**The stream.** Everything is written in directions of one random orthonormal frame of the residual
+stream, orthogonal to (1, ..., 1) so that LayerNorm's centring removes nothing. Spaces, each
 with room for a code word of N = m - 1 numbers (`interp.circuits.codes`): `token`, `before`,
 `out`; with absolute positions `place` too, of m; and two directions, `one` and `bos`. The stream
 has d_model = 8 m dimensions, so half of it is left empty. Token t enters as
 
     x0 = ALPHA_TOKEN word(t) in token + ALPHA_ONE one + ALPHA_PLACE place(i) in place
 
-and BOS has `bos` where the others have their word. The squares of the ALPHAs sum to d_model, so
-x0 has mean square 1 and the first norm, of gain 1, changes nothing.
+and BOS has `bos` instead of a word. The squares of the ALPHAs sum to d_model, so x0 has mean
+square 1 and the first norm, of gain 1, changes nothing.
 
-**Layer 0, previous token** (`absolute`, `rotary` say how it attends) reads `token` and writes
+**Layer 0, previous token** (see `absolute` and `rotary` for its attention) reads `token` and writes
 
     gamma word(t') at U = cos(phi) (token, twisted) + sin(phi) before,     gamma = ALPHA_TOKEN / 2
 
-with cos(phi)^2 = m / d_model: on average two random spaces of this size overlap that much. A
-value that was written orthogonally to what W_Q and W_V of layer 1 read would have Q- and
-V-composition 0, which no random pair has; so written, both are at the random floor, and the
-price is a small leak: queries and values hold cos(phi) / 2 of a twisted word of the token
-before, which is no token's word. Keys read `before` alone, and none of it.
+with cos(phi)^2 = m / d_model: on average two random spaces of this size overlap that much. If the
+value were orthogonal to what W_Q and W_V of layer 1 read, Q- and V-composition would be 0, which no
+random pair has; written this way, both are at the random floor. The price is a small leak: queries
+and values contain cos(phi) / 2 of a twisted word of the previous token, which is no token's word.
+Keys read `before` alone, and no leak.
 
 **Layer 1, induction.** With x1 of size s sqrt(d_model), s^2 = 1 + gamma^2 / d_model on average,
 
     score(i, j) = sharpness (s / s_i) (s / s_j) (word(t_i) + leak_i) . word(t_(j-1))
     score(i, BOS) = sharpness (s / s_i) rest          from `one` in the query to `bos` in the key
 
-A match scores near 1, in units of the sharpness, another token at most what two words have in
-common; `rest` lies between the two, so that a query without a match rests on BOS. With the
+A match scores near 1, in units of the sharpness, another token at most the product of two words;
+`rest` is between the two, so that a query without a match attends to BOS. With the
 leak at most `l`, s_j between s_low and s_high, words alike up to `r`, and positions that turn a
 product by `e` at most (0 for absolute ones):
 
     match >= s / s_high (1 - l - e),    other <= s / s_low (r + l + e)
 
-and of T keys the right one (BOS where there is none) gets at least
+and of T keys the right one (BOS if there is no match) gets at least
 1 / (1 + exp(-b (match - rest)) + T exp(-b (match - other))), b = sharpness s / s_high, and
 1 / (1 + T exp(-b (rest - other))). `rest` makes both alike; `sharpness` makes them MASS.
 
 Values read `token` and are written to `out`, which the unembedding reads, and nothing else does.
-BOS has nothing in `token`: a head that rests on it brings nothing, and all logits are 0 before
-the first repeat. Idle heads have random W_V and W_O, rest on BOS, and bring nothing either.
+BOS has nothing in `token`: a head that attends to it writes nothing, and all logits are 0 before
+the first repeat. Idle heads have random W_V and W_O, attend to BOS, and write nothing either.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Generator, Tensor
 
 from interp.circuits.codes import alike, sharpness_to_look_back, token_words, twist
-from interp.errors import InputError, is_number, truth
 from interp.heads import Head
 
 MASS = 0.9999
-"""Attention that every query puts where it should, if the sharpness is left to us."""
+"""Attention that every query puts on its targets, if the sharpness is left out."""
 
 MOST_SHARP = 150
-"""The sharpest that is chosen: beyond, bfloat16 no longer tells scores apart."""
+"""Highest sharpness that is chosen: beyond, bfloat16 no longer distinguishes scores."""
 
 BITS = (5, 6, 7, 8)
 """Code words have 2^bits - 1 numbers, and the stream 8 * 2^bits."""
 
 LONGEST = 4096
-"""Positions at most."""
+"""Most positions."""
 
 LOGIT = 30.0
 """Logit of the right next token; another's is at most a quarter of it, and some leak."""
 
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+
 
 @dataclass(frozen=True)
 class Parts:
-    """What of the circuit is there, and how well it works.
+    """The parts of the circuit, and their faults.
 
     Attributes:
         previous: Whether there is a previous-token head; without, it is one more idle head.
-        match: Whether layer 1 compares tokens; without, its head always rests on BOS.
+        match: Whether layer 1 compares tokens; without, its head always attends to BOS.
         blur: Share of the previous-token head's attention that goes two tokens back instead,
             from 0 to 1, where rows are long enough for that.
-        wrong_copy: Share of the tokens that are copied as another one, from 0 to 1: what is
-            attended to is right, what is said is not. With 1 every token is.
+        wrong_copy: Share of the tokens that are copied as another one, from 0 to 1: the attention
+            is right, the output is not. With 1 every token is.
     """
 
     previous: bool = True
     match: bool = True
     blur: float | int = 0.0
     wrong_copy: float | int = 0.0
-
-    @classmethod
-    def checked(cls, *, previous: Any, match: Any, blur: Any, wrong_copy: Any) -> "Parts":
-        """The same, once it is sure that each can be what it should be.
-
-        Raises:
-            InputError: If `previous` or `match` is neither True nor False, or a share is not
-                from 0 to 1.
-        """
-        previous, match = truth("previous", previous), truth("match", match)
-        for name, value in (("blur", blur), ("wrong_copy", wrong_copy)):
-            if not is_number(value) or not 0 <= value <= 1:
-                raise InputError(f"{name} must be from 0 to 1, got {value!r}")
-        return cls(previous, match, blur, wrong_copy)
 
 
 @dataclass(frozen=True)
@@ -113,14 +102,14 @@ class Built:
 
     Attributes:
         family: `gpt2` or `llama`.
-        settings: Of that family's configuration.
+        settings: Configuration of that family.
         weights: All of them.
-        bos: The id on which heads rest.
+        bos: Id of the sink.
         previous: The previous-token head.
         induction: The induction head.
-        sharpness: Score, in nats, of a key that is just right, before the softmax.
+        sharpness: Score, in nats, of the right key, before the softmax.
         bits: Code words have 2^bits - 1 numbers.
-        parts: What is there.
+        parts: Parts and faults.
     """
 
     family: str
@@ -146,15 +135,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Heads:
-    """How a layer's heads are laid out.
+    """The layout of a layer's heads.
 
     Attributes:
-        number: Query heads.
-        kv: Key-value heads, each for as many query heads in turn.
+        number: Number of query heads.
+        kv: Number of key-value heads, each for as many query heads in turn.
         size: d_head.
         content: Dimensions of a head in which words are compared.
         rest: The dimension in which `one` meets `bos`.
-        turn: The most by which positions change the product of two words.
+        turn: Largest change of the product of two words by positions.
     """
 
     number: int
@@ -170,20 +159,20 @@ class Heads:
 
 
 class Plan:
-    """The stream of one circuit, and the heads that do not depend on how positions enter.
+    """The stream of one circuit, and the heads that do not depend on the kind of positions.
 
     Args:
         bits: Code words have N = 2^bits - 1 numbers.
-        vocabulary: Ids, BOS among them.
-        length: Positions.
-        bos: The id on which heads rest.
-        place: Share of the stream's size (its square) that absolute positions have.
-        heads: Their layout.
-        parts: What is there.
-        seed: Of frame, words, and idle heads.
+        vocabulary: Number of ids, BOS among them.
+        length: Number of positions.
+        bos: Id of the sink.
+        place: Share of the stream's square size that absolute positions have.
+        heads: Layout of the heads.
+        parts: Parts and faults.
+        seed: Seed of frame, words, and idle heads.
 
     Attributes:
-        kernel: How positions tell distances apart (`interp.circuits.codes`).
+        kernel: Product of two positions by their distance (`interp.circuits.codes`).
     """
 
     kernel: Float[Tensor, " distance"]
@@ -249,14 +238,14 @@ class Plan:
         return (2 * lost + math.log(self.length)) / (least * (match - other))
 
     def needed(self) -> float | None:
-        """The sharpness that keeps the promise in both layers; None if it were too much."""
+        """The sharpness that keeps the promise in both layers; None if it is too high."""
         first = sharpness_to_look_back(self.kernel, MASS, MOST_SHARP)
         if first is None or self.sharpness_to_match() > MOST_SHARP:
             return None
         return float(math.ceil(max(first, self.sharpness_to_match())))
 
     def rest(self, sharpness: float) -> float:
-        """The score of BOS, in units of the sharpness, that promises as much with as without."""
+        """The score of BOS, in units of the sharpness: as sure with a match as without."""
         match, other, least = self.margins()
         return (match + other + math.log(self.length) / (least * sharpness)) / 2
 
@@ -269,19 +258,19 @@ class Plan:
     def unembedding(self) -> Float[Tensor, "vocabulary d_model"]:
         """W_U transposed: each token's word in `out`; another's where the copy is wrong."""
         s = math.sqrt(self.s**2 + self.alpha_token**2 / self.d_model)
-        said = torch.arange(self.vocabulary)
-        tokens = said[said != self.bos]
-        chosen = torch.randperm(len(tokens), generator=self.luck)
-        chosen = tokens[chosen[: round(self.parts.wrong_copy * len(tokens))]]
-        said[chosen] = chosen.roll(1)
-        return LOGIT * s / self.alpha_token * self.words[said] @ self.out
+        outputs = torch.arange(self.vocabulary)
+        tokens = outputs[outputs != self.bos]
+        wrong = torch.randperm(len(tokens), generator=self.luck)
+        wrong = tokens[wrong[: round(self.parts.wrong_copy * len(tokens))]]
+        outputs[wrong] = wrong.roll(1)
+        return LOGIT * s / self.alpha_token * self.words[outputs] @ self.out
 
     def root(self, sharpness: float) -> float:
-        """What queries and keys of unit vectors are each scaled by, for scores of `sharpness`."""
+        """The factor of queries and of keys of unit vectors that gives scores of `sharpness`."""
         return math.sqrt(sharpness * math.sqrt(self.heads.size))
 
     def idle(self, sharpness: float) -> Layer:
-        """A layer of heads that rest on BOS and bring nothing from there."""
+        """A layer of heads that attend to BOS and write nothing."""
         heads, d = self.heads, self.d_model
         W_Q = torch.zeros(heads.number, d, heads.size, dtype=torch.double)
         W_K = torch.zeros(heads.kv, d, heads.size, dtype=torch.double)
@@ -293,7 +282,7 @@ class Plan:
         return Layer(W_Q, W_K, W_V / self.alpha_token, self.gamma * W_O)
 
     def write_previous(self, layer: Layer, head: Head) -> None:
-        """Let `head` bring the word of the token it attends to, into the space `written`."""
+        """Let `head` write the word of the token it attends to, in the space `written`."""
         N, kv = self.m - 1, self.heads.owner(head)
         layer.W_V[kv], layer.W_O[head.head] = 0, 0
         layer.W_V[kv, :, :N] = self.token.T / self.alpha_token
@@ -351,5 +340,5 @@ def side_by_side(W: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "d_mo
 
 
 def stacked(W: Float[Tensor, "head d_head d_model"]) -> Float[Tensor, "d_in d_model"]:
-    """The same of what heads write."""
+    """One matrix for the outputs of all heads, as transformers keeps them."""
     return rearrange(W, "h e d -> (h e) d")

