@@ -135,7 +135,7 @@ def reading(path: str | PathLike[str], what: str = "a readable file") -> Iterato
     try:
         yield
     except InputError as error:
-        raise InputError(f"{error} ({quoted(str(path))})") from None
+        raise InputError(f"{error} ({str(path)[-200:]!r})") from None
     except Exception as error:
         raise InputError(f"path must be {what}, got {str(path)[-200:]!r}: {told(error)}") from error
 

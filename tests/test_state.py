@@ -102,7 +102,11 @@ def opened(family: str, dtype: torch.dtype) -> Case:
 
 def views(case: Case) -> list[torch.nn.Module]:
     """The caller's model, the plain one, the bridge, and what it wraps, which is no part of it."""
-    hooked = [] if case.model.hooked is None else [case.model.bridge, case.model.inner]
+    hooked = (
+        []
+        if case.model.direction != "causal"
+        else [case.model.bridge, case.model.bridge.original_model]
+    )
     return [case.loaded, case.model.plain, *hooked]
 
 
@@ -122,7 +126,7 @@ def state(case: Case) -> dict[str, Any]:
     given = (case.ids, case.mask, case.patterns, case.patterns.tokens)
     weights = [w for view in views(case) for w in (*view.parameters(), *view.buffers())]
     parts = modules_of(case)
-    configs = [view.config for view in (case.loaded, case.model.plain, case.model.inner)]
+    configs = [view.config for view in views(case) if hasattr(view, "config")]
     kept = logging.getLogger("transformers").level, sys.stderr, list(warnings.filters)
     return {
         "random numbers of torch": torch.random.get_rng_state().tolist(),

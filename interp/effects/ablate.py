@@ -20,18 +20,14 @@ from interp.effects.losses import copy_queries, late_and_early, next_token_losse
 from interp.errors import InputError, quoted
 from interp.heads import Head
 from interp.kinds.probes import Probe
-from interp.models import Model, cheap_forward, evaluating
+from interp.models import Model, attention_layers, cheap_forward, evaluating
+from interp.models.families import output_projections, text_config
 from interp.models.finite import refuse_losses_not_finite
-from interp.models.layers import attention_layers
-from interp.models.model import text_config
 
 Method = Literal["zero", "mean"]
 """The replacement of a head's output: zero, or the head's own mean (see `mean_outputs`)."""
 
 _Edit = Callable[[Float[Tensor, "batch pos width"]], Float[Tensor, "batch pos width"]]
-
-_PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj")
-"""Names of W_O in the models of transformers."""
 
 _TOKENS = 1024
 """Tokens that are run at once, if a row is not longer: their logits take the memory."""
@@ -174,23 +170,7 @@ def logits(model: Model, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "bat
     with torch.no_grad(), evaluating(model.plain if plain else model.bridge):
         if plain:
             return model.plain(ids, **_options(model.plain)).logits
-        return model.bridge(ids, return_type="logits", **_options(model.inner))
-
-
-def output_projections(plain: Any) -> dict[int, torch.nn.Module]:
-    """The output projection W_O of each layer of a transformers model.
-
-    It is found by the usual names: it is directly in a module whose name contains "att", in the
-    layer whose number is the only one on the way there. A layer in which no module fits, or
-    more than one, is absent.
-    """
-    found: dict[int, list[torch.nn.Module]] = {}
-    for name, module in [] if plain is None else plain.named_modules():
-        *path, own = name.split(".")
-        numbers = [int(part) for part in path if part.isdecimal()]
-        if own in _PROJECTIONS and len(numbers) == 1 and "att" in path[-1].lower():
-            found.setdefault(numbers[0], []).append(module)
-    return {layer: modules[0] for layer, modules in found.items() if len(modules) == 1}
+        return model.bridge(ids, return_type="logits", **_options(model.bridge.original_model))
 
 
 def _shape(model: Any) -> tuple[Collection[int], int, str]:

@@ -44,8 +44,8 @@ from interp.kinds.mass import FromQK, Tally
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Questions, Thresholds, ask
 from interp.kinds.targets import NONE
-from interp.models import Model, load_model
-from interp.models.hooks import attention_layers, run_with
+from interp.models import Model, attention_layers, load_model
+from interp.models.hooks import run_with
 from interp.models.reading import Reading, rereading
 from interp.models.stream import stream, streams, told_apart
 from interp.scan.plan import row_length

@@ -27,8 +27,7 @@ from interp.kinds import probes
 from interp.kinds.evidence import interval
 from interp.kinds.kind import LABELS
 from interp.kinds.mass import Tally
-from interp.models import Model
-from interp.models.hooks import attention_layers
+from interp.models import Model, attention_layers
 from interp.scan.plan import encoded_passages
 from interp.scan.record import Record
 from interp.scan.table import HeadScan, check_scan

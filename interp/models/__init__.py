@@ -1,12 +1,12 @@
-"""The one door to transformers and TransformerLens: from a name to a `Model`.
+"""The one door to transformers and TransformerLens: from a name to a `Model`, run and hooked.
 
-`load_model` takes a name, a folder, a file or a loaded model. What is then done with the
-hooks is in `interp.models.hooks`.
+`load_model` takes a name, a folder, a file or a loaded model. `families` holds what differs
+between families; `hooks` and `stream` read attention.
 """
 
 from interp.models.load import load_model
 from interp.models.made import assembled, attention_only, save
-from interp.models.model import Model
+from interp.models.model import Model, attention_layers
 from interp.models.switches import STREAM, attend_with, cheap_forward, evaluating, holding
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Model",
     "assembled",
     "attend_with",
+    "attention_layers",
     "attention_only",
     "cheap_forward",
     "evaluating",

@@ -1,20 +1,16 @@
-"""What is known of a model before its weights are read."""
+"""What is known about a model before its weights are read."""
 
 import os
 
 import transformers
 
+from interp.models.families import check_settings
 from interp.models.load import DEFAULT, FULL_NAME, as_path
-from interp.models.settings import check_settings
 from interp.models.switches import quiet
 
 
 def name_of(model: str | os.PathLike[str]) -> str:
-    """What the model that `load_model` opens by this name will be called.
-
-    Raises:
-        InputError: If it is a name that no model can have.
-    """
+    """Name of the model that `load_model` opens for this argument."""
     given, path = os.fspath(model), as_path(model)
     if given == DEFAULT:
         return FULL_NAME
@@ -24,11 +20,7 @@ def name_of(model: str | os.PathLike[str]) -> str:
 
 
 def context_of(model: str | os.PathLike[str]) -> int | None:
-    """The longest prompt that a model in a folder takes; None if only loading it will tell.
-
-    Raises:
-        InputError: As `name_of`.
-    """
+    """Longest prompt of a model in a folder, in tokens; None if only loading shows it."""
     path = as_path(model)
     if not (path / "config.json").is_file():
         return None
@@ -40,4 +32,4 @@ def context_of(model: str | os.PathLike[str]) -> int | None:
         check_settings(config.to_dict())
         return getattr(config.get_text_config(), "max_position_embeddings", None)
     except Exception:
-        return None  # Settings that cannot be read are refused, with the reason, by loading.
+        return None  # Loading refuses such settings, with the reason.

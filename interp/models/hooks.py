@@ -1,12 +1,11 @@
 """Attention patterns out of a running model.
 
-`run` sends token ids through a model and hands over each layer's pattern as it is made, so
-that no more than one layer's patterns need ever exist; `attention_patterns` keeps them all.
+`run` sends token ids through a model and passes on each layer's pattern as soon as it exists, so
+that memory holds one layer's patterns at a time; `attention_patterns` keeps them all.
 """
 
 import logging
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,12 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, told
+from interp.errors import InputError, checked, told
 from interp.kinds.targets import NONE
 from interp.memory import refuse_beyond
-from interp.models import Model, cheap_forward, evaluating, load_model
-from interp.models.finite import NotFinite, refuse_not_finite
-from interp.models.layers import attention_layers, check_heads
+from interp.models import Model, attention_layers, cheap_forward, evaluating, load_model
+from interp.models.finite import refuse_not_finite
+from interp.models.model import check_heads
 from interp.models.plain import attention_of, plain_patterns
 from interp.models.rows import rows_by_length, to_run
 from interp.patterns.tensor import AttentionPatterns
@@ -29,10 +28,10 @@ from interp.patterns.tensor import AttentionPatterns
 LOG = logging.getLogger("interp")
 
 _MISFITS = (AttributeError, TypeError, KeyError)
-"""What code raises that asks for a part of the model by a name or a form that it had once."""
+"""Errors of code that expects a part of the model under an outdated name or form."""
 
 _AT_WORK = 5
-"""Tensors of the size of one layer's patterns that are made while a layer attends."""
+"""Tensors of the size of one layer's patterns that exist while a layer attends."""
 
 
 def run(
@@ -42,15 +41,14 @@ def run(
     *,
     layers: Sequence[int] | None = None,
 ) -> None:
-    """Run `tokens` once and call `visit(layer, pattern)` as each layer's pattern is made.
+    """Run `tokens` once and call `visit(layer, pattern)` with each layer's pattern.
 
-    The pattern is float32; it is dropped when `visit` returns. Rows of padding (-1, on the
+    The pattern is float32, and is dropped when `visit` returns. Rows of padding (-1, on the
     right) are 0.
 
     Raises:
-        InputError: If a layer is not there, has no attention or another number of heads, a pattern
-            is not finite or not of the whole prompt, or TransformerLens' hooks cannot run
-            the model.
+        InputError: If a pattern is not finite, not causal or not of the whole prompt, or
+            TransformerLens' hooks cannot run the model.
     """
     wanted = attention_layers(model, layers)
     if model.direction == "both ways":
@@ -81,32 +79,12 @@ def run(
         return look
 
     hooks = [(f"blocks.{layer}.attn.hook_pattern", hook(layer)) for layer in wanted]
-    try:
-        _forward(model, tokens, hooks)
-    except NotFinite as found:
-        query = _earliest(model, tokens[found.row], found.layer, found.head)
-        place = {"row": found.row, "head": found.head, "query": query}
-        raise NotFinite(found.layer, model.dtype_name, **place) from None
+    _forward(model, tokens, hooks)
     if silent := set(wanted) - seen:
-        raise InputError(f"no attention was seen in layers {sorted(silent)} of {model.name}")
+        raise InputError(f"{model.name} must show attention in layers {sorted(silent)}, got none")
 
 
-def _earliest(model: Model, row: Int[Tensor, " pos"], layer: int, head: int) -> int:
-    """The first query of a head whose attention is not finite by what it sees itself.
-
-    A mask is added to the scores, and NaN plus anything is NaN: one key that is no number spoils
-    the rows of all queries, those before it too. The beginnings of the prompt do not have it.
-    """
-    name = f"blocks.{layer}.attn.hook_pattern"
-    real = row[row != NONE][None]
-
-    def is_spoiled(length: int) -> bool:
-        pattern = run_with(model, real[:, :length], [name])[name]
-        return not bool(pattern[:, head].isfinite().all())
-
-    return bisect_left(range(1, real.shape[1]), True, key=is_spoiled)
-
-
+@checked
 def attention_patterns(
     model: Any,
     inputs: Any,
@@ -116,32 +94,35 @@ def attention_patterns(
     stack: str | None = None,
     decoder_inputs: Any = None,
 ) -> AttentionPatterns:
-    """Every head's attention on `inputs`: by hooks, or as transformers returns it (not causal).
+    """Every head's attention on `inputs`, from hooks or, where not causal, from transformers.
 
     Args:
         model: A `Model`, or anything that `load_model` takes.
-        inputs: A text, several texts, token ids or what a tokenizer returns, as for
-            `Model.to_tokens`: padding of either side comes after the tokens in the result. Rows
-            of one length are run together and others apart: how some models turn queries and keys
-            depends on the longest row (`longrope`), and no padding is ever run.
-        layers: Which layers; all if left out.
-        bos: Whether a text is to open with BOS, and have what else its tokenizer adds for a model
-            that is not causal.
-        stack: For an encoder-decoder, which attention: `encoder`, `decoder`, or `cross`, whose
-            queries are the decoder's and whose keys are the encoder's.
-        decoder_inputs: For `decoder` and `cross`, what the decoder reads, as `inputs`; ids as they
-            are, a text behind the token that opens it.
+        inputs: A text, several texts, token ids or the output of a tokenizer, as for
+            `Model.to_tokens`. Padding on either side comes after the tokens in the result. Rows
+            of equal length run together and others apart: in some models rotary angles depend
+            on the longest row (`longrope`), and no padding is ever run.
+        layers: Numbers of layers; all if left out.
+        bos: Whether a text opens with BOS (in a model that is not causal: gets all special tokens
+            that its tokenizer adds).
+        stack: Attention of an encoder-decoder: `encoder`, `decoder`, or `cross`, whose queries
+            are the decoder's and whose keys are the encoder's.
+        decoder_inputs: Inputs of the decoder, for `decoder` and `cross`, like `inputs`; a text
+            follows the decoder's start token.
 
     Returns:
         `[layer, batch, head, query, key]` in float32 on the CPU, rows over `key` summing to
-        1 (to less where `learned_sinks`), which knows its `tokens`, `texts`, `layers`, and
-        whether it is `causal`. It takes `4 * layers * batch * heads * pos ** 2` bytes; where only
-        scores are wanted, use `interp.scan_heads`.
+        1 (to less where `learned_sinks`), with attributes such as `tokens`, `texts`, `layers`
+        and `causal`. It takes `4 * layers * batch * heads * pos ** 2` bytes; for scores only,
+        use `interp.scan_heads`.
 
     Raises:
-        InputError: If the prompt is empty or too long, a layer is not there, the patterns would
-            not fit in memory (estimated before anything is run), or TransformerLens' hooks
+        InputError: If the prompt is empty or too long, a layer does not exist, the patterns
+            would not fit in memory (estimated before anything runs), or TransformerLens' hooks
             cannot run the model.
+
+    Example:
+        >>> attention_patterns("gpt2", "The cat sat on the cat", layers=[5])  # doctest: +SKIP
     """
     model = load_model(model)
     if model.direction != "causal" or stack is not None or decoder_inputs is not None:
@@ -178,11 +159,7 @@ def attention_patterns(
 def run_with(
     model: Model, tokens: Int[Tensor, "batch pos"], names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Run `tokens` once, and keep what passes the hooks of those names, in their order.
-
-    Raises:
-        InputError: If the model has no such hook, or nothing passes it.
-    """
+    """Run `tokens` once, and return the value at each of the named hooks, in their order."""
     seen: dict[str, Tensor] = {}
     _refuse_without(model, [name for name in names if name not in model.bridge.hook_dict])
 
@@ -198,11 +175,11 @@ _COMPARED: WeakSet[Model] = WeakSet()
 
 
 def _compare(model: Model) -> None:
-    """Warn, once for a model, if TransformerLens does not run it as it is.
+    """Warn, once for a model, if TransformerLens gives different results for it.
 
-    It rebuilds what it hooks, by rules for each architecture and release: on a few tokens its
-    patterns and logits are held against the model's own. Numbers that are not finite are refused
-    where they first arise.
+    TransformerLens rebuilds what it hooks, by rules for each architecture and release. On a few
+    tokens, its patterns and logits are compared with the model's own. Values that are not finite
+    are refused where they first appear.
     """
     if model.plain is None or model in _COMPARED:
         return
@@ -221,9 +198,9 @@ def _compare(model: Model) -> None:
         by_logits.isfinite() and by_logits >= (1e-3 if exact else 5e-2)
     ):
         LOG.warning(
-            "%s, a %s, comes out otherwise under TransformerLens' hooks: its attention by up to"
-            " %.2g, its logits by %.1f %%. Its scores are very large, or patterns by hooks are not"
-            " its own",
+            "TransformerLens gives different results for %s, a %s: attention differs by up to"
+            " %.2g, logits by %.1f %%. Either its scores are very large, or its patterns by hooks"
+            " are wrong",
             model.name,
             type(model.inner).__name__,
             by_pattern,
@@ -233,10 +210,7 @@ def _compare(model: Model) -> None:
 
 
 def _farthest(seen: list[Tensor], own: list[Tensor]) -> float:
-    """The largest difference of a pattern, of those that can be compared.
-
-    Some models (Falcon) return scores where others return patterns.
-    """
+    """Largest difference of a pattern, over layers that return patterns (Falcon returns scores)."""
     if len(seen) != len(own):
         return 0.0
     off = [
@@ -279,10 +253,10 @@ def _forward(
         except Exception as error:
             if error in ours:
                 raise
-            # The bridge wraps some architectures that it then cannot run.
+            # The bridge wraps some architectures that it cannot run.
             why = told(error)
             if isinstance(error, _MISFITS):
-                why = "the wrapper there does not fit this release of transformers"
+                why = f"its wrapper does not fit this release of transformers ({why})"
             raise InputError(
                 f"model must run under TransformerLens' hooks, got {model.name}, a"
                 f" {type(model.inner).__name__}: {why}"
@@ -291,21 +265,21 @@ def _forward(
 
 @contextmanager
 def _looking(model: Model) -> Iterator[None]:
-    """Evaluation mode and eager attention, and the caller's settings back afterwards.
+    """Evaluation mode and eager attention; restore the caller's settings afterwards.
 
-    Some bridges keep each layer's pattern for good, which nothing reads: it is let go of.
+    Some bridges keep each layer's pattern although nothing reads it: drop it.
     """
-    bridge, inner = model.bridge, model.inner
+    bridge, inner = model.bridge, model.bridge.original_model
     keeping = [module for module in bridge.modules() if hasattr(module, "_pattern")]
     implementation = getattr(getattr(inner, "config", None), "_attn_implementation", None)
     with evaluating(bridge), ExitStack() as back:
         for module in keeping:
-            back.callback(module.register_forward_hook(_let_go).remove)
+            back.callback(module.register_forward_hook(_drop).remove)
         if implementation not in (None, "eager"):
             back.callback(inner.set_attn_implementation, implementation)
             inner.set_attn_implementation("eager")
         yield
 
 
-def _let_go(module: Any, inputs: Any, output: Any) -> None:
+def _drop(module: Any, inputs: Any, output: Any) -> None:
     module._pattern = None

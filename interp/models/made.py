@@ -1,4 +1,4 @@
-"""Models that are made here: of hand-set weights, or random ones to be trained; and saved."""
+"""Models made here, from hand-set weights or random ones for training; and how to save a model."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.files import staged
-from interp.models.load import CONVERTED, bridged
+from interp.models.load import CONVERTED, opened
 from interp.models.model import Model
 from interp.models.switches import quiet
 
@@ -26,15 +26,15 @@ def assembled(
     words: Sequence[str],
     name: str,
 ) -> Model:
-    """The model that hand-set weights belong to.
+    """A model with hand-set weights.
 
     Args:
         family: Model type, as transformers names it.
         settings: Settings of its configuration.
         weights: Its state dict.
         bos: Id of BOS.
-        words: The text of each id: BOS is `<s>`, and `<unk>` stands for words that are not there.
-        name: What to call it.
+        words: Text of each id: BOS is `<s>`, and `<unk>` any word outside the vocabulary.
+        name: Name of the model.
     """
     ends = {"bos_token_id": bos, "eos_token_id": None, "pad_token_id": None}
     config = transformers.AutoConfig.for_model(family, **settings, **ends)
@@ -47,17 +47,17 @@ def assembled(
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=by_word, bos_token="<s>", unk_token="<unk>"
     )
-    return bridged(model, tokenizer, name, None)
+    return opened(model, tokenizer, name)
 
 
 def attention_only(
     *, n_ids: int, n_ctx: int, d_model: int, n_heads: int, n_layers: int, seed: int
 ) -> transformers.GPT2LMHeadModel:
-    """A random GPT-2 to be trained, of attention and norms alone; id 0 is its BOS.
+    """A random GPT-2 for training, with attention and norms only; id 0 is its BOS.
 
-    Its MLPs have width 1, are zero and ask for no gradient. The unembedding is not tied to the
-    embedding. Weights are drawn with spread `d_model ** -0.5`, which leaves attention free to
-    become sharp early; with GPT-2's own 0.02 other ways to lower the loss are found first.
+    Its MLPs have width 1 and fixed weights of zero. The unembedding is not tied to the
+    embedding. Weights have standard deviation `d_model ** -0.5`, which lets attention become
+    sharp early; with GPT-2's own 0.02 training first finds other ways to lower the loss.
     """
     config = transformers.GPT2Config(
         vocab_size=n_ids,
@@ -90,14 +90,12 @@ def save(model: Model, folder: str | os.PathLike[str]) -> None:
     """Write a model and its tokenizer as a Hugging Face folder: whole, or not at all.
 
     Raises:
-        InputError: If the folder cannot be written to, or has files of something else in it, or
-            the model is not at hand as transformers runs it.
+        InputError: If the folder is not writable or holds other files, or the model is a bridge.
     """
     if model.plain is None:
         raise InputError(f"model must be one of transformers, got a bridge made elsewhere: {model}")
     folder = Path(folder)
     with staged(folder) as scratch, quiet():
-        # What a killed run has left is gone by now.
         there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         own = {*CONVERTED, "generation_config.json", scratch.parent.name}
         if others := sorted(there - own):

@@ -1,24 +1,26 @@
-"""A language model ready to be looked into, and the token ids that it is run on."""
+"""A language model that is ready to be examined, and the token ids that it runs."""
 
 import logging
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from jaxtyping import Int
+from pydantic import Field, TypeAdapter
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
-from interp.errors import InputError, told, truth
+from interp.errors import InputError, Whole, checked, quoted, told, validated
 from interp.kinds.targets import NONE, Blocks
-from interp.models.direction import Direction, longest
-from interp.models.kinds import alibi_slopes, is_softmax, kinds
+from interp.models import families
+from interp.models.families import Direction, special_ids, text_config
 from interp.models.rows import encoded, rows_of_ids, without_padding
-from interp.models.settings import beyond_vocabulary, special_ids
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
 
 LOG = logging.getLogger("interp")
 
@@ -28,26 +30,23 @@ _BLANK = "\u2581"
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A language model ready to be looked into.
+    """A language model that is ready to be examined.
 
     Attributes:
-        hooked: TransformerLens' view of it, with its hooks; None for a model that is not causal,
-            which is read as transformers runs it.
-        plain: The same weights as transformers runs them; None for a bridge made elsewhere.
-        tokenizer: As it came with the model; None if there is none, and then only token ids
-            can be run.
+        plain: The model as transformers runs it; None for a bridge made elsewhere.
+        tokenizer: The model's tokenizer; None if there is none: it then takes token ids only.
         name: The hub's id, or the name of the folder or file.
         revision: The hub's commit, or the file's SHA-256, where there is one.
-        windows: For each layer how far back (or either way) it may look, the query included;
-            None: no limit; `interp.kinds.targets.Blocks` of a layer that attends within blocks
-            (Llama 4).
-            Of an encoder-decoder, for the encoder's layers.
+        windows: For each layer how many positions back (or either way) a query sees, its own
+            included; None: no limit; `interp.kinds.targets.Blocks` for a layer that attends
+            within chunks (Llama 4). For an encoder-decoder, of the encoder's layers.
         direction: `causal`; `both ways`, as BERT; or `encoder-decoder`, as T5.
-        off_cpu: On another device than the CPU, the largest difference of an attention probability
-            from the CPU's, on a few tokens when it was loaded; None if they were not compared.
+        off_cpu: Largest difference of an attention probability from the CPU's, on a few tokens;
+            None if they were not compared.
+        spare: A second model over the weights of `plain`, never run, that TransformerLens wraps.
+        given: A bridge made elsewhere.
     """
 
-    hooked: TransformerBridge | None
     plain: Any
     tokenizer: Any
     name: str
@@ -55,13 +54,17 @@ class Model:
     windows: tuple[int | None, ...]
     direction: Direction = "causal"
     off_cpu: float | None = None
+    spare: Any = None
+    given: "TransformerBridge | None" = None
 
     def __post_init__(self) -> None:
-        named = (beyond_vocabulary(x, self._n_embeddings) for x in (self._config, self.tokenizer))
+        named = (
+            families.beyond_vocabulary(x, self._n_embeddings)
+            for x in (self._config, self.tokenizer)
+        )
         if beyond := list(dict.fromkeys(name for names in named for name in names)):
             LOG.warning(
-                "%s has token ids from 0 to %d, and its settings or its tokenizer name others,"
-                " which are taken for none: %s",
+                "%s has token ids from 0 to %d: ignoring special tokens outside the vocabulary: %s",
                 self.name,
                 self._n_embeddings - 1,
                 ", ".join(beyond),
@@ -76,52 +79,69 @@ class Model:
         )
 
     @property
-    def bridge(self) -> TransformerBridge:
-        """TransformerLens' view of the model, with its hooks.
+    def bridge(self) -> "TransformerBridge":
+        """TransformerLens' view of the model, with its hooks; built when it is first needed.
 
         Raises:
-            InputError: If the model is not causal.
+            InputError: If the model is not causal, or TransformerLens cannot open it.
         """
-        if self.hooked is None:
+        if self.direction != "causal":
             way = "looks both ways" if self.direction == "both ways" else f"is {self.direction}"
             raise InputError(
-                f"model must be causal, got {self.name}, which {way}: of such models attention"
-                " patterns are read, and heads that look both ways scanned, no more"
+                f"model must be causal, got {self.name}, which {way}: for such models use"
+                " attention_patterns, or scan_heads on an encoder"
             )
-        return self.hooked
+        return self._bridge
+
+    @cached_property
+    def _bridge(self) -> "TransformerBridge":
+        if self.given is not None:
+            return self.given
+        from interp.models.bridge import build
+
+        return build(self.spare, self.tokenizer, self.name)
 
     @property
     def n_layers(self) -> int:
-        """Layers, with or without attention."""
+        """Number of layers, with or without attention."""
         return len(self.windows)
 
     @property
     def n_heads(self) -> int:
-        """Query heads in a layer."""
-        if self.hooked is None:
-            return int(self._config.num_attention_heads)
-        return int(self.hooked.cfg.n_heads)
+        """Number of query heads in a layer."""
+        if self.given is not None:
+            return int(self.given.cfg.n_heads)
+        return int(self._config.num_attention_heads)
 
     def layers_of(self, stack: str | None) -> int:
-        """How many layers a stack of an encoder-decoder has; of another model, all."""
+        """Number of layers in a stack of an encoder-decoder; of another model, in all."""
         if stack in ("decoder", "cross"):
             names = ("num_decoder_layers", "decoder_layers")
-            told = (getattr(self._config, name, None) for name in names)
-            return int(next(filter(None, told), self.n_layers))
+            numbers = (getattr(self._config, name, None) for name in names)
+            return int(next(filter(None, numbers), self.n_layers))
         return self.n_layers
+
+    @cached_property
+    def attending(self) -> tuple[int, ...]:
+        """Layers that have attention."""
+        layers = range(self.n_layers)
+        if self.direction != "causal" or families.all_attend(self.plain, self.n_layers):
+            return tuple(layers)
+        hooks = self.bridge.hook_dict
+        return tuple(i for i in layers if f"blocks.{i}.attn.hook_pattern" in hooks)
 
     @property
     def n_ctx(self) -> int:
-        """The longest prompt, in tokens, that the model takes."""
-        if self.hooked is None:
-            return longest(self.inner, self._config) or sys.maxsize
-        return int(self.hooked.cfg.n_ctx)
+        """Longest prompt, in tokens."""
+        if self.given is not None:
+            return int(self.given.cfg.n_ctx)
+        return families.context(self.plain, self._config, self.direction) or sys.maxsize
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are, or the CPU where each is fetched when it is used."""
-        there = (weight.device for weight in self.inner.parameters() if not weight.is_meta)
-        return next(there, torch.device("cpu"))
+        """Device of the weights; the CPU where each is fetched when it is used."""
+        devices = (weight.device for weight in self.inner.parameters() if not weight.is_meta)
+        return next(devices, torch.device("cpu"))
 
     @property
     def on_device(self) -> dict[str, Any]:
@@ -131,25 +151,23 @@ class Model:
 
     @property
     def dtype_name(self) -> str:
-        """Of the weights, such as `float32`."""
+        """Data type of the weights, such as `float32`."""
         return str(next(self.inner.parameters()).dtype).removeprefix("torch.")
 
     @property
     def bos(self) -> int | None:
         """Id of the token that opens a text, or None if the model has none."""
-        named = self._config if self.tokenizer is None else self.tokenizer
-        return self._known(named, "bos" if self.direction == "causal" else "cls", "bos")
+        return self._known("bos" if self.direction == "causal" else "cls", "bos")
 
     @property
     def closing(self) -> int | None:
-        """Id of the token that ends every text of a model that looks both ways; None for others."""
-        if self.direction != "both ways":
-            return None
-        return self._known(self._config if self.tokenizer is None else self.tokenizer, "sep", "eos")
+        """Id of the token that ends every text of a bidirectional model; None for others."""
+        return self._known("sep", "eos") if self.direction == "both ways" else None
 
-    def _known(self, named: Any, *ends: str) -> int | None:
-        """The first of the named special tokens that there is, if the model knows it."""
-        ids = dict(reversed(list(special_ids(named))))  # Of several, the first.
+    def _known(self, *ends: str) -> int | None:
+        """First of the named special tokens that exists, if the model has an embedding for it."""
+        named = self._config if self.tokenizer is None else self.tokenizer
+        ids = dict(reversed(list(special_ids(named))))  # The first of several.
         found = next((ids[name] for end in ends if (name := f"{end}_token_id") in ids), None)
         return found if found is not None and 0 <= found < self._n_embeddings else None
 
@@ -170,32 +188,30 @@ class Model:
             ids = ids[: len(self.tokenizer)]
         return ids[~torch.isin(ids, torch.tensor(sorted(self.special), dtype=torch.long))]
 
+    @checked
     def to_tokens(
         self, inputs: str | Sequence[str] | Any, *, bos: bool = True, decoder: bool = False
     ) -> Int[Tensor, "batch pos"]:
-        """The ids that are run for `inputs`; rows are filled up with -1 on the right.
+        """Token ids that the model runs for `inputs`; rows are filled up with -1 on the right.
 
-        Wherever padding stood, it comes after the tokens here: they are at positions 0, 1, ...,
-        as when each row is run alone, and causal attention never sees what is after them.
+        Padding on either side ends up after the tokens. They are at positions 0, 1, ..., as when
+        each row runs alone, and causal attention never sees what comes after them.
 
         Args:
             inputs: A text, several texts, token ids (`[pos]`, `[batch, pos]` or a list of
-                rows, padded with -1 on either side), or what a tokenizer returns, with
-                `input_ids` and an `attention_mask`, which alone says what is padding. Ids
-                are run as they are.
-            bos: Whether a text is to open with BOS. It does so once, also where the text
-                spells BOS out; a model without BOS opens with the text. A model that is not
-                causal gets all special tokens that its tokenizer adds to a text.
-            decoder: Whether a text is for an encoder-decoder's decoder, which begins with a token
-                of its own.
+                rows, padded with -1 on either side), or the output of a tokenizer, with
+                `input_ids` and an `attention_mask`, which alone decides what is padding. Ids
+                run unchanged.
+            bos: Whether a text opens with BOS. It does so once, also where the text spells BOS
+                out; a model without BOS opens with the text. A model that is not causal gets
+                all special tokens that its tokenizer adds to a text.
+            decoder: Whether a text is for an encoder-decoder's decoder, which begins with a start
+                token.
 
         Raises:
-            InputError: If there is nothing to run (a text without a token of its own is empty,
-                whatever would be added to it), an id is not the model's, padding stands
-                between tokens, a row is longer than the model's context, or `bos` is neither True
-                nor False.
+            InputError: If a prompt is empty before special tokens are added, longer than the
+                context, has padding between tokens, or an id that the model does not have.
         """
-        bos = truth("bos", bos)
         texts = [inputs] if isinstance(inputs, str) else inputs
         if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
             rows = [self._encode(text, bos, decoder) for text in texts]
@@ -216,12 +232,12 @@ class Model:
                     f" got {odd[0]} in row {index}"
                 )
             if self.bos is not None and row[:2] == [self.bos, self.bos]:
-                warnings.warn(f"row {index} opens with BOS twice", stacklevel=2)
+                warnings.warn(f"row {index} opens with BOS twice", stacklevel=3)
         length = max(map(len, rows))
         return torch.tensor([row + [NONE] * (length - len(row)) for row in rows])
 
     def texts_of(self, tokens: Int[Tensor, " pos"]) -> list[str]:
-        """The text of each token by itself; `<id>` where the tokenizer does not know it."""
+        """Text of each token alone; `<id>` where the tokenizer does not know it."""
         if self.tokenizer is None:
             return [f"<{i}>" for i in tokens.tolist()]
         return [self._text_of(i) for i in tokens.tolist()]
@@ -229,7 +245,7 @@ class Model:
     def _text_of(self, token: int) -> str:
         if token >= len(self.tokenizer):
             return f"<{token}>"
-        # SentencePiece writes the blank before a word as a mark, and drops it in what it decodes.
+        # SentencePiece marks the blank before a word, and drops it when it decodes.
         piece = self.tokenizer.convert_ids_to_tokens(token)
         if isinstance(piece, str) and piece.startswith(_BLANK):
             return piece.replace(_BLANK, " ")
@@ -239,18 +255,11 @@ class Model:
         if self.tokenizer is None:
             raise InputError(f"{self.name} has no tokenizer: give token ids, not text")
         try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"prompt must be text that UTF-8 can write, got {text[error.start]!r} at"
-                f" character {error.start}"
-            ) from None
-        try:
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        except Exception as error:  # Of a library that has a kind of its own for each fault.
+        except Exception as error:  # Libraries raise errors of many kinds.
             raise InputError(
-                f"{self.name} must have a tokenizer that reads the text, got one that fails:"
-                f" {told(error)}"
+                f"prompt must be text that the tokenizer of {self.name} reads,"
+                f" got {quoted(text)}: {told(error)}"
             ) from error
         if not ids:
             raise InputError("prompt must have at least one token, got an empty text")
@@ -262,52 +271,41 @@ class Model:
 
     @cached_property
     def learned_sinks(self) -> bool:
-        """Whether part of the attention goes to learned sinks that are no key (gpt-oss)."""
-        # transformers' models name the parameter alike.
+        """Whether part of the attention goes to learned sinks, which are no keys (gpt-oss)."""
+        # All models of transformers use this name.
         return any(name.endswith(".sinks") for name, _ in self.inner.named_parameters())
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """In a few words how each layer attends, as the model's settings have it.
+        """How each layer attends, in a few words, by the model's settings.
 
-        `full`, `window 4` (the last 4 positions, the query's own among them), `chunked 8` (blocks
-        of 8 fixed places), `latent` (to all, by compressed keys), `other` (in a way of the model's
-        own, of which the settings tell nothing), or `none` with the settings' word for what stands
-        there instead, such as `none (conv)`. `ALiBi` and `learned sinks` follow where the model has
-        them.
+        `full`, `window 4` (the last 4 positions, the query's own included), `chunked 8` (chunks
+        of 8 fixed positions), `latent` (full, with compressed keys), `other` (the settings do not
+        describe it), or `none` with the settings' word for what the layer is instead, such as
+        `none (conv)`. `ALiBi` and `learned sinks` follow where the model has them.
         """
-        layers = range(self.n_layers)
-        if self.hooked is not None:
-            hooks = self.hooked.hook_dict
-            layers = [i for i in layers if f"blocks.{i}.attn.hook_pattern" in hooks]
-        return kinds(
+        return families.layer_kinds(
             self._config,
             self.windows,
-            attending=layers,
-            own_way=self.hooked is None and not is_softmax(self.inner),
-            alibi=self._alibi,
+            attending=self.attending,
+            is_known=self.direction == "causal" or families.is_softmax(self.inner),
             learned_sinks=self.learned_sinks,
         )
 
     @cached_property
     def alibi_slopes(self) -> tuple[float, ...] | None:
         """What each head's scores lose per token of distance; None without known ALiBi slopes."""
-        return alibi_slopes(self._config, self.n_heads) if self._alibi else None
-
-    @property
-    def _alibi(self) -> bool:
-        cfg = getattr(self.hooked, "cfg", None)
-        return getattr(cfg, "positional_embedding_type", None) == "alibi"
+        return families.alibi_slopes(self._config, self.n_heads)
 
     @property
     def chunked(self) -> bool:
-        """Whether a layer attends within blocks of fixed places (Llama 4), not within a window."""
+        """Whether a layer attends within chunks of fixed length (Llama 4)."""
         return any(isinstance(window, Blocks) for window in self.windows)
 
     @property
     def inner(self) -> Any:
-        """The model as transformers knows it; the one that the bridge wraps, where there is one."""
-        return self.plain if self.hooked is None else self.hooked.original_model
+        """The model of transformers: `plain`, or the one that a given bridge wraps."""
+        return self.plain if self.given is None else self.given.original_model
 
     @property
     def _config(self) -> Any:
@@ -315,12 +313,38 @@ class Model:
 
     @property
     def _n_embeddings(self) -> int:
-        if self.hooked is None:
-            return int(self._config.vocab_size)
-        return int(self.hooked.cfg.d_vocab)
+        if self.given is not None:
+            return int(self.given.cfg.d_vocab)
+        return int(self._config.vocab_size)
 
 
-def text_config(model: Any) -> Any:
-    """The settings of the language model, also where it is one part of several."""
-    config = getattr(model, "config", None)
-    return getattr(config, "get_text_config", lambda: config)()
+def attention_layers(model: Model, layers: Any, stack: str | None = None) -> list[int]:
+    """The layers asked for, or all that have attention; `stack` is an encoder-decoder's.
+
+    Raises:
+        InputError: If a layer does not exist or has no attention.
+    """
+    number = model.layers_of(stack)
+    attending = list(model.attending) if stack is None else list(range(number))
+    if layers is None:
+        return attending
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise InputError(f"layers must be several whole numbers, got {quoted(layers)}")
+    kind = TypeAdapter(list[Annotated[Whole, Field(ge=0, le=number - 1)]])
+    wanted = validated("layers", list(layers), kind)
+    if not wanted:
+        raise InputError("layers must name at least one layer, got none")
+    if absent := [layer for layer in wanted if layer not in attending]:
+        raise InputError(
+            f"layers must have attention, got {absent}, which have none in {model.name}"
+        )
+    return wanted
+
+
+def check_heads(model: Model, layer: int, number: int) -> None:
+    """Refuse a layer whose number of heads is not the one in the model's settings."""
+    if number != model.n_heads:
+        raise InputError(
+            f"model must have its {model.n_heads} heads in every layer, got {model.name}, which"
+            f" has {number} in layer {layer}"
+        )

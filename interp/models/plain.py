@@ -1,8 +1,7 @@
 """Attention of models that are not causal, as transformers itself returns it.
 
-TransformerLens has hooks for few of them, so they are read by `output_attentions`: those that look
-both ways (BERT and its like) and encoder-decoders (T5 and its like), whose three kinds of attention
-are called by name and never mixed.
+TransformerLens has hooks for few of them, so `output_attentions` reads them: bidirectional models
+(BERT) and encoder-decoders (T5), whose three kinds of attention have separate names.
 """
 
 from collections.abc import Mapping
@@ -12,25 +11,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, told
+from interp.errors import InputError, quoted, told
 from interp.kinds.targets import NONE
 from interp.memory import refuse_beyond
-from interp.models import Model, cheap_forward, evaluating
+from interp.models import Model, attention_layers, cheap_forward, evaluating
+from interp.models.families import windows
 from interp.models.finite import refuse_not_finite
-from interp.models.kinds import windows
-from interp.models.layers import attention_layers
 from interp.models.rows import rows_by_length, segments_of
 from interp.patterns.tensor import AttentionPatterns
 
 Stack = Literal["encoder", "decoder", "cross"]
-"""Of an encoder-decoder: which attention is meant."""
+"""One kind of attention of an encoder-decoder."""
 
 _COPIES = 3
-"""Of all patterns: as they are returned, in float32 without padding, and those that are kept."""
+"""Copies of all patterns: as returned, in float32 without padding, and those kept."""
 
 _OFF = 0.01
-"""How far the sum of a row may be from 1, as in `interp.patterns.tensor.check_pattern`: 16 bits
-round."""
+"""Largest error of a row's sum, as in `interp.patterns.tensor.check_pattern`, for 16 bits."""
 
 Layers = tuple[Float[Tensor, "batch head query key"], ...]
 
@@ -45,20 +42,21 @@ def attention_of(
 ) -> Layers:
     """Every layer's attention on `tokens`, in float32; rows and columns of padding are 0.
 
-    Rows of one length are run together and others apart, so that no padding is ever run: what
-    some models make of it changes the attention beside it.
+    Rows of equal length run together and others apart, so that no padding is ever run: in some
+    models padding changes the attention of other tokens.
 
     Args:
-        model: One that is not causal.
-        tokens: What it reads, or its encoder; -1 is padding, on the right.
-        stack: For an encoder-decoder.
-        decoder_tokens: For its decoder and for cross-attention.
-        segments: Which text each token belongs to (`token_type_ids`); all to one if left out.
+        model: A model that is not causal.
+        tokens: Input of the model, or of its encoder; -1 is padding, on the right.
+        stack: Attention of an encoder-decoder.
+        decoder_tokens: Input of the decoder, for its own and for cross-attention.
+        segments: Number of the text that each token belongs to (`token_type_ids`); one if left
+            out.
 
     Raises:
         InputError: If the attention of all layers would not fit in memory (estimated before
-            anything is run), the model does not return any, or some of it is not finite, no
-            share of all attention, or of a decoder that looks ahead.
+            anything runs), the model returns none, or it is not finite, no probabilities, or of
+            a decoder that looks ahead.
     """
     _refuse_too_many(model, tokens, decoder_tokens)
     queries = tokens if decoder_tokens is None else decoder_tokens
@@ -81,68 +79,47 @@ def attention_of(
 
 
 def _returned(model: Model, inputs: dict[str, Tensor], stack: Stack | None) -> Layers:
-    """What transformers returns of rows without padding, in float32, held against what it must be.
-
-    Raises:
-        InputError: As `attention_of`.
-    """
-    own: Any = model.inner.get_encoder() if stack == "encoder" else model.inner
+    """Attention that transformers returns for rows without padding, checked, in float32."""
+    inner: Any = model.inner.get_encoder() if stack == "encoder" else model.inner
     name = "attentions" if stack in (None, "encoder") else f"{stack}_attentions"
-    given = {each: ids.to(model.device) for each, ids in inputs.items()}
-    with torch.no_grad(), evaluating(own):
+    who = f"{model.name}, a {type(model.inner).__name__}"
+    on_device = {each: ids.to(model.device) for each, ids in inputs.items()}
+    with torch.no_grad(), evaluating(inner):
         try:
-            returned = own(**given, output_attentions=True, **cheap_forward(own))
-            found = getattr(returned, name, None)
+            outputs = inner(**on_device, output_attentions=True, **cheap_forward(inner))
+            found = getattr(outputs, name, None)
         except Exception as error:
-            # Whisper listens where others read, X-MOD wants a language, some want more tokens.
+            # Whisper needs sound, X-MOD a language, some models more tokens.
             raise InputError(
-                f"{model.name}, a {type(model.inner).__name__}, could not be run on these token"
-                f" ids: {told(error)}"
+                f"model must run on these token ids, got {who}: {told(error)}"
             ) from error
     read = inputs["input_ids"]
     queries = inputs.get("decoder_input_ids", read)
     keys = queries if stack == "decoder" else read
-    shape = (len(read), queries.shape[1], keys.shape[1])
-    if not found or any(not torch.is_tensor(a) or _all_but_heads(a) != shape for a in found):
+    shape = (len(read), model.n_heads, queries.shape[1], keys.shape[1])
+    shapes = [tuple(a.shape) if torch.is_tensor(a) else None for a in found or ()]
+    # The heads of a decoder may differ in number from those of the encoder.
+    same = {s and (s[0], *s[2:]) for s in shapes} == {(shape[0], *shape[2:])}
+    if not same or len(set(shapes)) > 1 or len(shapes) != model.layers_of(stack):
         raise InputError(
-            f"model must return the attention of every query to every key, got {model.name}, a"
-            f" {type(model.inner).__name__}, which does not"
+            f"model must return attention [batch, head, query, key] like {shape} from each of"
+            f" {model.layers_of(stack)} layers, got {quoted(shapes)} from {who}"
         )
-    heads = sorted({attention.shape[1] for attention in found})
-    if len(heads) > 1 or len(found) != model.layers_of(stack):
-        raise InputError(
-            f"model must return as many heads from each of {model.layers_of(stack)} layers, got"
-            f" {model.name}, a {type(model.inner).__name__}, with {len(found)} of"
-            f" {' or '.join(map(str, heads))}"
-        )
-    patterns = tuple(attention.float() for attention in found)
+    patterns = tuple(attention.float() for attention in found or ())
     for layer, pattern in enumerate(patterns):
         refuse_not_finite(pattern, layer, model.dtype_name)
-        _refuse_no_shares(model, layer, pattern, causal=stack == "decoder")
+        above = pattern.sum(-1) - 1
+        off = (above if model.learned_sinks else above.abs()).max().item()
+        if pattern.min() < 0 or off > _OFF:  # Scores (SqueezeBERT), or parts of blocks (BigBird).
+            raise InputError(
+                f"model must return attention probabilities, got {who}: in layer {layer} a weight"
+                f" is {pattern.min().item():.3g}, and a row sums to {off:.3g} off 1"
+            )
+        if stack == "decoder" and pattern.triu(1).any():
+            raise InputError(
+                f"decoder must be causal, got {who}, which looks ahead in layer {layer}"
+            )
     return patterns
-
-
-def _all_but_heads(attention: Tensor) -> tuple[int, ...]:
-    return (len(attention), *attention.shape[-2:])
-
-
-def _refuse_no_shares(
-    model: Model, layer: int, pattern: Float[Tensor, "batch head query key"], *, causal: bool
-) -> None:
-    """Refuse what is no attention: scores (SqueezeBERT), or parts of blocks (BigBird)."""
-    what = f"got {model.name}, a {type(model.inner).__name__}"
-    above = pattern.sum(-1) - 1
-    off = (above if model.learned_sinks else above.abs()).max().item()
-    if pattern.min() < 0 or off > _OFF:
-        raise InputError(
-            f"model must return shares of all attention, {what}, which returns no attention"
-            f" probabilities in layer {layer}: a weight is {pattern.min().item():.3g}, and a row"
-            f" sums to {off:.3g} off 1"
-        )
-    if causal and pattern.triu(1).any():
-        raise InputError(
-            f"the decoder of a model must be causal, {what}, which looks ahead in layer {layer}"
-        )
 
 
 def plain_patterns(
@@ -154,13 +131,7 @@ def plain_patterns(
     stack: str | None = None,
     decoder_inputs: Any = None,
 ) -> AttentionPatterns:
-    """`interp.attention_patterns` of a model that is not causal.
-
-    Raises:
-        InputError: If `stack` does not name a stack where there are several, or names one where
-            there are none, `decoder_inputs` are there in vain or not there, or have another number
-            of rows; and as `interp.attention_patterns`.
-    """
+    """`interp.attention_patterns` of a model that is not causal."""
     stack = _stack(model, stack, decoder_inputs)
     segments = segments_of(inputs) if isinstance(inputs, Mapping) else None
     if segments is not None:
@@ -191,7 +162,7 @@ def plain_patterns(
 
 
 def _decoder_windows(model: Model) -> tuple[int | None, ...]:
-    """As `Model.windows`, which are the encoder's: some (T5Gemma) set the two stacks apart."""
+    """Like `Model.windows`, which are the encoder's: T5Gemma has settings for each stack."""
     config = model.inner.config
     return windows(getattr(config, "decoder", config), model.layers_of("decoder"))
 
@@ -199,7 +170,7 @@ def _decoder_windows(model: Model) -> tuple[int | None, ...]:
 def _refuse_too_many(
     model: Model, tokens: Int[Tensor, "batch pos"], decoded: Int[Tensor, "batch query"] | None
 ) -> None:
-    """Refuse what transformers would return, which is every layer's attention in every stack."""
+    """Refuse inputs for which the attention of all layers in all stacks exceeds memory."""
     rows, keys = tokens.shape
     pairs = model.layers_of(None) * keys**2
     if decoded is not None:
@@ -213,22 +184,20 @@ def _refuse_too_many(
 
 
 def _stack(model: Model, stack: str | None, decoder_inputs: Any) -> Stack | None:
-    named = get_args(Stack)
     if model.direction != "encoder-decoder":
         if stack is not None or decoder_inputs is not None:
             raise InputError(
-                f"stack and decoder_inputs must be left out, got them for {model.name},"
-                " which is no encoder-decoder"
+                f"stack and decoder_inputs must be left out for {model.name}, which is no"
+                " encoder-decoder"
             )
         return None
-    if stack not in named:
-        raise InputError(
-            f"stack must be one of {', '.join(named)} for an encoder-decoder, got {stack!r}"
-        )
-    if (stack == "encoder") != (decoder_inputs is None):
-        rule = "left out" if stack == "encoder" else "given"
-        raise InputError(f"decoder_inputs must be {rule} for stack {stack!r}")
-    return named[named.index(stack)]
+    for name in get_args(Stack):
+        if stack == name:
+            if (stack == "encoder") != (decoder_inputs is None):
+                rule = "left out" if stack == "encoder" else "given"
+                raise InputError(f"decoder_inputs must be {rule} for stack {stack!r}")
+            return name
+    raise InputError(f"stack must be one of {', '.join(get_args(Stack))}, got {quoted(stack)}")
 
 
 def _texts(model: Model, tokens: Int[Tensor, "batch pos"]) -> list[list[str]]:

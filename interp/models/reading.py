@@ -1,9 +1,8 @@
 """How a layer's attention reads the residual stream, so that it can read another one.
 
-In one pass of the model the norm before the attention and the call of the attention are noted.
-Afterwards both can be repeated on a changed stream, up to the queries, keys and values that the
-attention would go on with: by the model's own modules, so that weights and biases, norms of
-queries and keys, and rotary positions are what they are in the model.
+One pass of the model records the norm before the attention and the call of the attention. Both can
+then run again on a changed stream, up to the queries, keys and values, by the model's own modules:
+weights and biases, norms of queries and keys, and rotary positions are those of the model.
 """
 
 from collections.abc import Iterator
@@ -18,11 +17,11 @@ from interp.errors import InputError
 from interp.models import Model, attend_with
 
 _REREAD = "interp_reread"
-"""Name of our attention function among those that transformers knows."""
+"""Name under which transformers knows our attention function."""
 
 
 class QKV(NamedTuple):
-    """What attention goes on with, after rotary positions; heads may share keys and values."""
+    """Queries, keys and values after rotary positions; heads may share keys and values."""
 
     q: Float[Tensor, "batch head pos d_head"]
     k: Float[Tensor, "batch kv_head pos d_head"]
@@ -30,14 +29,10 @@ class QKV(NamedTuple):
 
 
 class Reading:
-    """One layer of a model: what its attention read in one pass, and would read of another stream.
+    """One layer of a model: what its attention read in one pass and would read in another.
 
     Attributes:
-        stream: The residual stream that the norm before the attention saw, once there was a pass
-            under `watching`.
-
-    Raises:
-        InputError: If the layer has no norm before its attention.
+        stream: Residual stream before the norm of the attention, after a pass under `watching`.
     """
 
     stream: Float[Tensor, "batch pos d_model"]
@@ -56,11 +51,7 @@ class Reading:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note what a pass of `model.plain` brings here.
-
-        Raises:
-            InputError: In that pass, if the attention reads something else than the norm.
-        """
+        """Record what a pass of `model.plain` reads here; refuse an attention without a norm."""
 
         def at_norm(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             self.stream, self._normed = inputs[0], output
@@ -79,7 +70,7 @@ class Reading:
             yield
 
     def of(self, stream: Float[Tensor, "batch pos d_model"]) -> QKV:
-        """What the attention would read of `stream`, inside `rereading`."""
+        """Queries, keys and values that the attention reads from `stream`, inside `rereading`."""
         normed = self._norm(stream.to(self.stream.dtype))
         args, options = self._call
         args = [normed if value is self._normed else value for value in args]
@@ -93,13 +84,13 @@ class Reading:
 
 @contextmanager
 def rereading(model: Model) -> Iterator[None]:
-    """Let attention modules stop where their queries, keys and values are there."""
+    """Let attention modules stop as soon as they have queries, keys and values."""
     with attend_with(model.plain, _REREAD, _hand_back), torch.no_grad():
         yield
 
 
 class _Read(Exception):
-    """Queries, keys and values are there, and nothing after them is wanted."""
+    """Stops an attention module that has its queries, keys and values."""
 
 
 def _hand_back(

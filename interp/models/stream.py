@@ -1,10 +1,10 @@
 """Attention of a running model without patterns: queries, keys and log-sum-exps.
 
-A function of ours takes the place of the model's attention (transformers' attention
-interface). It calls the same fused kernel as the plain forward pass, which returns the
-log-sum-exp of every row beside the output, and hands queries, keys and log-sum-exps over as
-`FromQK`; what is then asked of them is exact and costs memory that grows with the length. Where
-scores are so large that float32 tells them apart too coarsely, they are computed in float64.
+A function of ours replaces the model's attention (transformers' attention interface). It calls the
+same fused kernel as the plain forward pass, which returns the log-sum-exp of every row next to the
+output, and passes queries, keys and log-sum-exps on as `FromQK`. Everything computed from them is
+exact, in memory that grows with the length. Where scores are so large that float32 cannot resolve
+their differences, they are computed in float64.
 """
 
 import logging
@@ -20,9 +20,9 @@ from interp.attention.tiles import tiled_attention
 from interp.errors import InputError
 from interp.kinds.mass import LARGE, WITHOUT_FLOAT64, FromQK, score_bound
 from interp.kinds.targets import NONE
-from interp.models import STREAM, Model, attend_with, cheap_forward, holding
+from interp.models import STREAM, Model, attend_with, attention_layers, cheap_forward, holding
 from interp.models.finite import refuse_not_finite
-from interp.models.layers import attention_layers, check_heads
+from interp.models.model import check_heads
 from interp.models.rows import to_run
 
 Visit = Callable[[int, FromQK], None]
@@ -30,7 +30,7 @@ Visit = Callable[[int, FromQK], None]
 LOG = logging.getLogger("interp")
 
 FUSED_ON = ("cpu",)
-"""Kinds of device with a fused kernel that hands over the log-sum-exps; tiles serve the others."""
+"""Device types with a fused kernel that returns log-sum-exps; tiles serve the others."""
 
 _VISIT: ContextVar[Visit] = ContextVar("visit")
 
@@ -38,11 +38,11 @@ _VISIT: ContextVar[Visit] = ContextVar("visit")
 def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None:
     """Run `tokens` once and call `visit(layer, attention)` as each layer attends.
 
-    Padding (-1) is on the right; what is said of its queries means nothing.
+    Padding (-1) is on the right; values of its queries are meaningless.
 
     Raises:
-        InputError: If a layer has another number of heads, its attention is not finite, or scores
-            are too large to be told apart; the message names layer and head.
+        InputError: If attention is not finite, scores are too large for float64, or a layer has
+            another number of heads than the model.
     """
     real = (tokens != NONE).to(model.device)
 
@@ -59,7 +59,7 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
 
 
 def streams(model: Model) -> bool:
-    """Whether every attention layer of `model` can be streamed: found out on two tokens."""
+    """Whether every attention layer of `model` can be streamed, tried on two tokens."""
     if model.plain is None or model.chunked or model.direction != "causal":
         return False
     seen = []
@@ -67,8 +67,7 @@ def streams(model: Model) -> bool:
         ids = model.vocabulary[:2][None]
         stream(model, ids, lambda layer, attention: seen.append(layer))
     except Exception:
-        # Models that are not on the interface fail in ways of their own; none of them matters,
-        # since there is another way to read them.
+        # Models that are not on the interface fail in many ways; hooks read them instead.
         return False
     return sorted(seen) == attention_layers(model, None)
 
@@ -86,11 +85,11 @@ def _attend(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it; the mask is ours, causal and within the window."""
+    """Attention as transformers calls it, with our own causal mask and window."""
     if attention_mask is not None or position_bias is not None or query.shape[2] != key.shape[2]:
         raise NotImplementedError("only causal attention of a whole prompt can be streamed")
     if query.shape[1] % key.shape[1]:
-        # The fused kernel would end the whole process.
+        # The fused kernel would crash the process.
         raise InputError(
             f"key-value heads must divide the {query.shape[1]} heads, got {key.shape[1]}"
         )
@@ -100,7 +99,7 @@ def _attend(
     window = sliding_window if sliding_window and sliding_window < query.shape[2] else None
     options = {"softcap": softcap, "window": window, "sinks": s_aux}
     out, lse = _output_and_lse(query, key, value, scale, options)
-    # The fused kernel takes a row of NaN for one that sees nothing, and gives it 0.
+    # The fused kernel treats a row of NaN as one without keys, and returns 0.
     group = query.shape[1] // key.shape[1]
     finite = query.isfinite().all(-1) & key.isfinite().all(-1).repeat_interleave(group, 1)
     lse = lse.where(finite, torch.nan)
@@ -123,18 +122,18 @@ def told_apart(
     layer: int,
     heads: Tensor | None = None,
 ) -> tuple[Tensor, Tensor] | None:
-    """Queries and keys in float64 if float32 tells their scores apart too coarsely, else None.
+    """Queries and keys in float64 if float32 resolves their scores too coarsely, else None.
 
     Args:
-        query: As the model's attention gets them.
-        key: Likewise.
-        scale: Of `q . k`.
+        query: Queries as the model's attention receives them.
+        key: Keys, likewise.
+        scale: Factor of `q . k`.
         sinks: Learned scores of the heads, if any.
-        layer: For the message.
+        layer: Number of the layer, for the message.
         heads: Which heads of the layer these are; None: all of them.
 
     Raises:
-        InputError: If float64 tells them apart too coarsely too, or the device has none.
+        InputError: If float64 is too coarse too, or the device has none.
     """
     bound = score_bound(query, key, scale, sinks)
     top = bound.max().item()
@@ -143,9 +142,9 @@ def told_apart(
     if top > (LARGE if query.device.type in WITHOUT_FLOAT64 else LARGE << 29):
         head = int(bound.argmax())
         raise InputError(
-            f"scores must be such as floating point can tell apart, got {top:.3g} in layer"
-            f" {layer}, head {head if heads is None else int(heads[head])}: read patterns, or look"
-            " at its weights"
+            f"scores must be small enough for floating point to resolve, got {top:.3g} in layer"
+            f" {layer}, head {head if heads is None else int(heads[head])}: read patterns instead,"
+            " or check its weights"
         )
     return query.double(), key.double()
 
@@ -153,7 +152,7 @@ def told_apart(
 def _output_and_lse(
     query: Tensor, key: Tensor, value: Tensor, scale: float, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """By the fused kernel where it returns both, else by tiles."""
+    """Output and log-sum-exps, from the fused kernel where it returns both, else from tiles."""
     plain = all(option is None for option in options.values())
     if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu

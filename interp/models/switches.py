@@ -1,4 +1,4 @@
-"""Settings of a model and of the libraries that are changed for a while, and put back."""
+"""Settings of a model and of the libraries that change for a while and are then restored."""
 
 import contextlib
 import inspect
@@ -17,12 +17,12 @@ import transformers
 _Held = TypeVar("_Held")
 
 STREAM = "interp_stream"
-"""Name of the attention of `interp.models.stream` among those that transformers knows."""
+"""Name under which transformers knows the attention of `interp.models.stream`."""
 
 
 @contextmanager
 def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Let `function` be the model's attention in evaluation mode; its own back afterwards."""
+    """Let `function` be the model's attention, in evaluation mode; restore both afterwards."""
     transformers.AttentionInterface.register(name, function)
     own = model.config._attn_implementation
     with evaluating(model):
@@ -34,18 +34,18 @@ def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator
 
 
 def cheap_forward(model: Any) -> dict[str, Any]:
-    """Options that spare the logits and the key-value cache, where the model has them."""
+    """Options that skip the logits and the key-value cache, where the model has them."""
     known = inspect.signature(type(model).forward).parameters
-    # Which logits, not how many: told how many, Gemma 4 runs its last layers on no more tokens.
+    # An index, not a number: given a number, Gemma 4 runs its last layers on so many tokens only.
     options = {"logits_to_keep": torch.tensor([-1]), "use_cache": False}
     return {name: value for name, value in options.items() if name in known}
 
 
 @contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, without dropout, and each part's own mode back afterwards.
+    """Evaluation mode, without dropout; restore the mode of each part afterwards.
 
-    The model that a bridge wraps is none of its modules, and follows it all the same.
+    The model that a bridge wraps is not among its modules, but its mode follows the bridge's.
     """
     wrapped = getattr(module, "original_model", None)
     parts = itertools.chain.from_iterable(m.modules() for m in (module, wrapped) if m is not None)
@@ -60,7 +60,7 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def holding(variable: ContextVar[_Held], value: _Held) -> Iterator[None]:
-    """Let `variable` hold `value`: how a function of `attend_with` learns what it is asked for."""
+    """Let `variable` hold `value`: so functions of `attend_with` receive what they need."""
     token = variable.set(value)
     try:
         yield
@@ -70,7 +70,7 @@ def holding(variable: ContextVar[_Held], value: _Held) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars or advice from the libraries; their settings back afterwards."""
+    """No progress bars or advice from the libraries; restore their settings afterwards."""
     names = ("transformers", "transformer_lens", "huggingface_hub")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
@@ -79,7 +79,7 @@ def quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        # The GGUF reader shows a bar of its own, whatever transformers' switch says.
+        # The GGUF reader shows a progress bar whatever transformers' setting.
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield

@@ -1,19 +1,22 @@
-"""A model's folder, checked before anything in it is opened: what its safetensors files claim."""
+"""Model files, checked before a weight is read: what could give wrong numbers is refused.
+
+The libraries themselves report most damage. Here are the cases that they accept.
+"""
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import mmap
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from interp.contents import without_twins
-from interp.errors import InputError
-from interp.models.settings import check_settings
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from safetensors import safe_open
 
-_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "I16": 2}
-_BYTES |= {"U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "F64": 8, "I64": 8}
-_BYTES |= {"U64": 8, "C64": 8}
-"""Bytes of a number, by the names that safetensors has for its kinds."""
+from interp.errors import InputError, quoted, reading
+from interp.files import without_twins
+from interp.models.families import GGUF_ARCHITECTURES, GGUF_SETTINGS, check_settings
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
 
@@ -24,79 +27,58 @@ _COUNTS = (
     *("num_decoder_layers", "encoder_layers", "decoder_layers", "num_labels"),
 )
 
-_LONGEST = 100_000_000
-"""Bytes of the longest header, as safetensors itself has it."""
-
 
 def check_folder(folder: Path) -> int:
-    """How many numbers the weights in a model's folder are, if they are what they claim to be.
+    """How many numbers the weights in a model's folder have.
 
-    Weights that are packed, several in a number, are counted as if each took a quarter of a byte.
+    Weights that are packed, several in a number, count as if each took a quarter of a byte.
 
     Raises:
-        InputError: In one line with the file's name: what is no file, is cut, lies about itself,
-            has integers for weights without saying how they were rounded, names a part of the
-            weights that is not in the folder, asks for more layers than there are tensors, or has
-            settings that no model has.
+        InputError: If the folder holds an adapter, pickled weights or no regular files; if weights
+            are integers without settings that say how they were quantized; or if a part of the
+            weights is missing, or settings ask for more layers than there are tensors.
     """
-    try:
-        there = sorted(folder.iterdir())
-        for path in there:
-            if path.exists() and not path.is_file() and not path.is_dir():
-                raise InputError(f"{path} must be a file, got a device, a pipe or the like")
-    except OSError as error:
-        raise InputError(f"{folder} must be a folder that can be read: {error.strerror}") from None
+    with reading(folder, "a folder"):
+        files = sorted(path for path in folder.iterdir() if not path.is_dir())
+    for path in files:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} must be a file, got a device, a pipe or the like")
     if (folder / "adapter_config.json").exists():
         raise InputError(f"{folder} must be a whole model, got an adapter: merge it into its model")
     config = _read_json(folder / "config.json")
-    try:
+    with reading(folder / "config.json"):
         check_settings(config if isinstance(config, dict) else {})
-    except InputError as error:
-        raise InputError(
-            f"{folder / 'config.json'} could not be loaded: {str(error)[:200]}"
-        ) from None
-    rounded = isinstance(config, dict) and "quantization_config" in config
+    is_packed = isinstance(config, dict) and "quantization_config" in config
     for name in ("tokenizer.json", "tokenizer_config.json"):
         _read_json(folder / name)
-    index_file = folder / "model.safetensors.index.json"
-    index = _read_json(index_file)
-    parts = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(parts, dict):
-        if index_file.exists():
-            raise InputError(f"{index_file} must have a weight_map from weights to files, got none")
-        parts = {}
-    for part in sorted({str(part) for part in parts.values()}):
-        if part not in {path.name for path in there if path.is_file()}:
-            raise InputError(f"{folder} must have all parts of its weights, {part[:80]!r} is none")
-    weights = [path for path in there if path.suffix == ".safetensors" and path.is_file()]
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        with reading(index, "an index of weights"):
+            parts = set(_read_json(index)["weight_map"].values())
+        if absent := sorted(parts - {path.name for path in files}):
+            raise InputError(
+                f"{folder} must have all parts of its weights, {quoted(absent[0])} is missing"
+            )
+    weights = [path for path in files if path.suffix == ".safetensors"]
     if not weights:
-        others = ", ".join(path.name for path in there if path.suffix in _PICKLED)
+        others = ", ".join(path.name for path in files if path.suffix in _PICKLED)
         raise InputError(
             f"{folder} must have weights in a .safetensors file, got {others or 'none'}: pickled"
             " weights are never loaded, convert them to safetensors first"
         )
-    entries = [entry for path in weights for entry in _tensors(path, rounded)]
-    n_tensors = len(entries)
-    if (most := max(_counts(config), default=0)) > n_tensors:
+    tensors = [tensor for path in weights for tensor in _tensors(path, is_packed)]
+    if (most := max(_counts(config), default=0)) > len(tensors):
         raise InputError(
             f"{folder / 'config.json'} must not ask for more layers than there are tensors,"
-            f" got {most} for {n_tensors}"
+            f" got {most} for {len(tensors)}"
         )
-    if rounded:
-        return sum(4 * (stop - start) for start, stop in (e["data_offsets"] for e in entries))
-    return sum(math.prod(entry["shape"]) for entry in entries)
-
-
-def own_code(folder: Path) -> str:
-    """What a model's settings would have run of the code beside them, as they name it."""
-    told = [_read_json(folder / name) for name in ("config.json", "tokenizer_config.json")]
-    maps = [settings.get("auto_map") for settings in told if isinstance(settings, dict)]
-    named = [name for own in maps if isinstance(own, dict) for name in own.values()]
-    return ascii(", ".join(dict.fromkeys(str(name) for name in named)))[1:-1]
+    if is_packed:
+        return sum(4 * (stop - start) for start, stop in (t["data_offsets"] for t in tensors))
+    return sum(math.prod(tensor["shape"]) for tensor in tensors)
 
 
 def _counts(config: Any) -> Iterator[int]:
-    """What the settings say of how many there are of something that is built one by one."""
+    """Numbers in the settings of things that are built one by one."""
     for name, value in config.items() if isinstance(config, dict) else ():
         if name in _COUNTS and type(value) is int:
             yield value
@@ -106,53 +88,121 @@ def _counts(config: Any) -> Iterator[int]:
 def _read_json(path: Path) -> Any:
     if not path.exists():
         return None
-    try:
+    with reading(path, "a JSON file"):
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} must be a JSON file: {str(error)[:120]}") from None
 
 
-def _tensors(path: Path, rounded: bool) -> list[dict[str, Any]]:
-    """What the header of a safetensors file says of each tensor."""
-    actual = path.stat().st_size
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        try:
-            header = json.loads(
-                file.read(min(size, actual, _LONGEST)), object_pairs_hook=without_twins
-            )
-            header.pop("__metadata__", None)
-            places = sorted(_place(entry) for entry in header.values())
-        except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-            told = f": {error}" if isinstance(error, InputError) else ""
-            raise InputError(
-                f"{path} must be a safetensors file, got {actual} bytes of something else{told}"
-            ) from None
-    end = 0
-    for start, stop in places:
-        if start != end:
-            raise InputError(f"{path} must have its tensors one after the other: it is damaged")
-        end = stop
-    if actual != (expected := 8 + size + end):
-        raise InputError(
-            f"{path} must be {expected} bytes long, got {actual}: it is damaged,"
-            " delete it and fetch it again"
-        )
+def _tensors(path: Path, is_packed: bool) -> list[dict[str, Any]]:
+    """The header's entry of each tensor in a safetensors file."""
+    with reading(path, "a whole safetensors file"):
+        with safe_open(path, "pt"):
+            pass  # It compares the header with the file.
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size), object_pairs_hook=without_twins)
+    header.pop("__metadata__", None)
     for name, entry in header.items():
-        if name.endswith(".weight") and entry["dtype"] not in _FLOATS and not rounded:
+        if name.endswith(".weight") and entry["dtype"] not in _FLOATS and not is_packed:
             raise InputError(
-                f"{path} must have weights that are plain numbers, got {entry['dtype']} in"
-                f" {name[:80]!r}, and config.json does not say how they were rounded"
+                f"{path} must have weights that are floating point, got {entry['dtype']} in"
+                f" {quoted(name)}, and config.json does not say how they were quantized"
             )
     return list(header.values())
 
 
-def _place(entry: Mapping[str, Any]) -> tuple[int, int]:
-    """Where a tensor begins and ends, if its shape and its kind say the same."""
-    start, stop = entry["data_offsets"]
-    shape = entry["shape"]
-    if not all(type(number) is int and number >= 0 for number in (start, stop, *shape)):
-        raise InputError("shapes and places must be whole numbers")
-    if stop - start != math.prod(shape) * _BYTES[entry["dtype"]]:
-        raise InputError("a shape does not fit its place")
-    return start, stop
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
+_SCALARS |= {12: "d"}
+_STRING, _ARRAY = 8, 9
+"""Types of values in a GGUF file."""
+
+
+def check_gguf(path: Path) -> int:
+    """How many numbers the weights in the GGUF file at `path` have.
+
+    Raises:
+        InputError: If the file is damaged, the layout of its architecture is unknown here, or it
+            has a setting that transformers would ignore.
+    """
+    with (
+        reading(path, "a GGUF file"),
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        return _check_header(_Header(data), len(data))
+
+
+class _Header:
+    """Reads the header of a GGUF file; beyond the end of the file `struct` raises an error."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data, self.at = data, 0
+
+    def number(self, kind: str, count: int = 1) -> Any:
+        found = struct.unpack_from(f"<{kind}", self.data, self.at)[0] if count else None
+        self.at += struct.calcsize(f"<{kind}") * count
+        return found
+
+    def text(self) -> bytes:
+        size = self.number("Q")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def value(self, kind: int) -> Any:
+        """A value of the metadata; None for an array, which is skipped."""
+        if kind == _STRING:
+            return self.text().decode()
+        if kind != _ARRAY:
+            return self.number(_SCALARS[kind])
+        inner, count = self.number("I"), self.number("Q")
+        if inner == _STRING:
+            for _ in range(count):
+                self.text()
+        else:
+            self.number(_SCALARS[inner], count)
+        return None
+
+
+def _check_header(header: _Header, size: int) -> int:
+    if (magic := header.number("4s")) != b"GGUF":
+        raise InputError(f"file must begin with GGUF, got {quoted(magic)}")
+    _version, n_tensors, n_values = (header.number(kind) for kind in "IQQ")
+    values = {}
+    for _ in range(n_values):
+        name = header.text().decode()
+        values[name] = header.value(header.number("I"))
+    architecture = values.get("general.architecture")
+    if architecture not in GGUF_ARCHITECTURES:
+        raise InputError(
+            "architecture must be one whose order of weights in GGUF files is known"
+            f" ({', '.join(GGUF_ARCHITECTURES)}), got {quoted(architecture)}"
+        )
+    for name in values:
+        family, _, setting = name.partition(".")
+        if family == architecture and setting not in GGUF_SETTINGS:
+            raise InputError(f"file must not have settings that are not read: {quoted(name)}")
+    tensors = [_tensor(header) for _ in range(n_tensors)]
+    if scaled := [name for _, _, name, _ in tensors if name.startswith("rope_")]:
+        raise InputError(f"file must not have rotary scaling, which is not read: {scaled[0]!r}")
+    layers = values[f"{architecture}.block_count"]
+    if layers > n_tensors:
+        raise InputError(f"layers must be at most the {n_tensors} tensors, got {layers}")
+    # With a wrong count or place the library would read other bytes as numbers.
+    alignment = values.get("general.alignment", 32)
+    data = end = -(-header.at // alignment) * alignment
+    for start, length, name, _ in sorted(tensors):
+        if data + start != end:
+            raise InputError(f"tensors must follow one another, got {quoted(name)} at {start}")
+        last = end + length
+        end = -(-last // alignment) * alignment
+    if not tensors or not last <= size <= end:
+        raise InputError(f"tensors must fill the file of {size} bytes, got {end} bytes")
+    return sum(numbers for *_, numbers in tensors)
+
+
+def _tensor(header: _Header) -> tuple[int, int, str, int]:
+    """Where a tensor begins, its length in bytes, its name, and how many numbers it has."""
+    name = header.text().decode()
+    shape = [header.number("Q") for _ in range(header.number("I"))]
+    kind, start = GGMLQuantizationType(header.number("I")), header.number("Q")
+    block, size = GGML_QUANT_SIZES[kind]
+    return start, math.prod(shape) // block * size, name, math.prod(shape)

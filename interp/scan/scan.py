@@ -9,8 +9,9 @@ import torch
 
 from interp.errors import InputError, truth, whole, whole_seed
 from interp.kinds import evidence, probes
+from interp.kinds.alibi import name_what_slopes_do
 from interp.kinds.kind import KINDS, kinds_of
-from interp.kinds.labels import judge_layer
+from interp.kinds.labels import label_heads, why_not_measured, with_sink_named
 from interp.kinds.mass import Attention, FromQK, Tally
 from interp.kinds.scores import (
     STATISTICS,
@@ -142,8 +143,7 @@ def scan_heads(
         if EFFECT in tallies and tallies[EFFECT].queries.any()
     ]
 
-    tokens = made[0].tokens
-    texts = None if causal else [model.texts_of(row) for row in tokens]
+    slopes = model.alibi_slopes
     seen = made[0].parts["repeated"].nonzero()[:, 1] + 1
     verdicts, others = [], []
     for layer in sorted(scores["repeated"]):
@@ -159,28 +159,44 @@ def scan_heads(
             },
             by_part["random"].sink_position,
         )
+        window = model.windows[layer]
+        tokens = made[0].tokens
         null_tallies = {
             kind: by_part[_NULLS[part]].tallies[kind]
             for kind, part in source.items()
             if _NULLS.get(part) in by_part and kind in by_part[_NULLS[part]].tallies
         }
         effect = by_part["repeated"].tallies.get(EFFECT)
-        verdicts += judge_layer(
+        labelled = label_heads(
             layer,
             judged,
-            tokens,
             thresholds,
-            special=model.special,
-            causal=causal,
-            window=model.windows[layer],
-            texts=texts,
-            alibi_slopes=model.alibi_slopes,
-            seen=seen,
+            window=window,
+            window_forced=window is not None and window < tokens.shape[1],
+            not_measured=why_not_measured(
+                tokens,
+                judged,
+                thresholds,
+                special=model.special,
+                window=window,
+                causal=causal,
+            ),
             nulls={kind: evidence.quantile(tally) for kind, tally in null_tallies.items()},
             induction_effect=None if effect is None else _known_ends(effect),
             largest_effect=max(sizes, default=0.0),
         )
+        verdicts += (
+            labelled
+            if slopes is None
+            else [
+                name_what_slopes_do(verdict, slope, seen, thresholds)
+                for verdict, slope in zip(labelled, slopes, strict=True)
+            ]
+        )
         others += _others(by_part, judged.tallies, null_tallies)
+    if not causal:
+        texts = [model.texts_of(row) for row in made[0].tokens]
+        verdicts = [with_sink_named(v, made[0].tokens, texts, model.special) for v in verdicts]
     for name, values in defined.items():
         for record, value in zip(others, values, strict=True):
             record[f"{DEFINED}{name}"] = value

@@ -172,7 +172,7 @@ def check_scan(scan: HeadScan, model: "Model | str") -> None:
     name = model if isinstance(model, str) else model.name
     other, heads = scan.made_by.get("model", name), [*scan.frame["name"]]
     if not isinstance(model, str):
-        from interp.models.hooks import attention_layers
+        from interp.models import attention_layers
 
         layers = attention_layers(model, None)
         own = {str(Head(layer, head)) for layer in layers for head in range(model.n_heads)}

@@ -1,10 +1,8 @@
-"""The default format of weights rounded to a few bits: read right, or refused in one line."""
+"""GGUF files of quantized weights: read right, or refused."""
 
 import contextlib
 import os
-import pickle
 import random
-import re
 import struct
 from pathlib import Path
 
@@ -16,7 +14,8 @@ from tiny_models import tiny
 
 import interp
 from interp.models import fetch
-from interp.models.gguf_header import ARCHITECTURES, check_gguf
+from interp.models.families import GGUF_ARCHITECTURES as ARCHITECTURES
+from interp.models.weight_files import check_gguf
 
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7, 9, 5, 6]])
 
@@ -134,67 +133,40 @@ def sound(tmp_path_factory):
     return path.read_bytes(), gguf.GGUFReader(path).data_offset
 
 
-def refused(path: Path) -> str:
-    """The one line that a file is refused with."""
-    with pytest.raises(interp.InputError) as caught:
-        check_gguf(path)
-    told = str(caught.value)
-    assert str(path) in told
-    assert "\n" not in told
-    assert len(told) < 500
-    return told
-
-
+@pytest.mark.fault("B86")
 def test_a_file_that_is_cut_anywhere_is_refused(tmp_path, sound):
     content, data = sound
     path = tmp_path / "cut.gguf"
     path.write_bytes(content)
     assert check_gguf(path) > 0
     last = len(content) - 1
-    for end in [last, *range(last, data, -997), *range(data, -1, -1)]:
+    for end in [last, *range(last, data, -4999), *range(data, -1, -37), 0]:
         os.truncate(path, end)
-        refused(path)
-    path.write_bytes(content[:-1])
-    with pytest.raises(interp.InputError, match=r"cut.gguf could not be loaded: .* cut or damaged"):
-        interp.load_model(path)
+        with pytest.raises(interp.InputError, match=r"cut\.gguf"):
+            check_gguf(path)
 
 
 def test_a_flipped_bit_in_a_header_is_refused_or_leaves_a_model(tmp_path, sound):
     content, data = sound
-    chance = random.Random(0)
+    generator = random.Random(0)
     path = tmp_path / "flipped.gguf"
-    for turn in range(400):
+    for turn in range(200):
         damaged = bytearray(content)
-        damaged[chance.randrange(data)] ^= 1 << chance.randrange(8)
+        damaged[generator.randrange(data)] ^= 1 << generator.randrange(8)
         path.write_bytes(damaged)
         with contextlib.suppress(interp.InputError):
             check_gguf(path)
-            if turn % 16 == 0:
+            if turn % 40 == 0:
                 interp.load_model(path)
 
 
-@pytest.mark.fault("B86")
-def test_a_header_that_counts_one_tensor_less_is_refused(tmp_path, sound):
-    content, _ = sound
-    path = tmp_path / "fewer.gguf"
-    path.write_bytes(content[:8] + bytes([content[8] - 1]) + content[9:])
-    assert "its tensors must fill it" in refused(path)
-
-
-@pytest.mark.parametrize("setting", ["head_count", "head_count_kv"])
-def test_a_model_of_no_heads_is_refused_by_name(tmp_path, sound, setting):
-    content, name = sound[0], f"llama.attention.{setting}".encode()
-    at = content.index(struct.pack("<Q", len(name)) + name) + 8 + len(name) + 4
+def test_a_model_of_no_heads_is_refused_by_name(tmp_path, sound):
+    content, name = sound[0], b"llama.attention.head_count_kv"
+    at = content.index(name) + len(name) + 4
     path = tmp_path / "headless.gguf"
     path.write_bytes(content[:at] + bytes(4) + content[at + 4 :])
-    assert f"attention.{setting} must be a whole number from 1 up, got 0" in refused(path)
-
-
-def test_bytes_that_no_tensor_has_are_refused(tmp_path, sound):
-    content, _ = sound
-    path = tmp_path / "longer.gguf"
-    path.write_bytes(content + bytes(32))
-    assert "got 32 bytes after the last of them" in refused(path)
+    with pytest.raises(interp.InputError, match="num_key_value_heads must"):
+        interp.load_model(path)
 
 
 @pytest.mark.fault("B86")
@@ -205,7 +177,7 @@ def test_a_file_of_more_numbers_than_its_settings_use_is_refused(tmp_path, tied)
     at = content.index(name) + len(name) + 4
     assert content[at : at + 4] == struct.pack("<I", 2)
     path.write_bytes(content[:at] + struct.pack("<I", 1) + content[at + 4 :])
-    with pytest.raises(interp.InputError, match=r"must use all \d+ numbers of its file, got sett"):
+    with pytest.raises(interp.InputError, match=r"must use all \d+ numbers of its file"):
         interp.load_model(path)
 
 
@@ -213,19 +185,13 @@ def test_a_file_of_more_numbers_than_its_settings_use_is_refused(tmp_path, tied)
 @pytest.mark.parametrize(
     ("called", "settings", "message"),
     [
-        ("mamba", {}, r"order of weights .* is known .*, got 'mamba'"),
-        ("deci", {}, r"order of weights .* is known .*, got 'deci'"),
+        ("mamba", {}, "architecture must .*got 'mamba'"),
         ("../../x\x00", {}, r"got '../../x\\x00'"),
-        (
-            "llama",
-            {"llama__rope.scaling.type": "yarn"},
-            r"not read here: 'llama.rope.scaling.type'",
-        ),
-        ("llama", {"llama__attention.sliding_window": "4"}, "not read here: 'llama.attention.slid"),
-        ("llama", {"llama__\x1b[31m": "4"}, r"not read here: 'llama\.\\x1b\[31m'"),
+        ("llama", {"llama__rope.scaling.type": "yarn"}, "not read: 'llama.rope.scaling.type'"),
+        ("llama", {"llama__\x1b[31m": "4"}, r"not read: 'llama\.\\x1b\[31m'"),
     ],
 )
-def test_what_has_no_known_rule_is_refused_before_a_weight_is_read(
+def test_an_unknown_layout_or_setting_is_refused_before_a_weight_is_read(
     tmp_path, called, settings, message
 ):
     path = write(tmp_path / "model.gguf", tiny("llama"), called=called, **settings)
@@ -239,53 +205,48 @@ def tensor(name: bytes, *, shape=(8,), kind=0, start=0) -> bytes:
 
 
 def header(*tensors: bytes, n_tensors: int | None = None, n_values: int = 2) -> bytes:
+    """A file of 8 numbers, after an architecture, a number of layers and these tensors."""
     count = len(tensors) if n_tensors is None else n_tensors
-    told = struct.pack("<4sIQQ", b"GGUF", 3, count, n_values)
-    for name, value in ((b"general.architecture", struct.pack("<IQ", 8, 5) + b"llama"),):
-        told += struct.pack("<Q", len(name)) + name + value
-    name = b"llama.block_count"
-    told += struct.pack("<Q", len(name)) + name + struct.pack("<II", 4, 1)
-    return told + b"".join(tensors) + bytes(256)
+    content = struct.pack("<4sIQQ", b"GGUF", 3, count, n_values)
+    for name, value in (
+        (b"general.architecture", struct.pack("<IQ", 8, 5) + b"llama"),
+        (b"llama.block_count", struct.pack("<II", 4, 1)),
+    ):
+        content += struct.pack("<Q", len(name)) + name + value
+    content += b"".join(tensors)
+    return content + bytes(-len(content) % 32 + 32)
 
 
 @pytest.mark.fault("B86")
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (header(tensor(b"a", kind=999)), "'a' is stored as 999, which cannot be read here"),
-        (header(tensor(b"a", kind=Kind.Q4_1.value + 1)), "'a' is stored as 4"),
-        (header(tensor(b"a", kind=Kind.Q8_K, shape=(256,))), "'a' is stored as Q8_K"),
-        (header(tensor(b"a", kind=Kind.Q2_K, shape=(255,))), "rows of a multiple of 256, got 255"),
-        (header(tensor(b"a", shape=(2**40,))), "must be at least 4398046511"),
-        (header(tensor(b"a", shape=(2**63, 2**63))), "cut or damaged"),
-        (header(tensor(b"a", start=2**63)), "cut or damaged"),
-        (header(tensor(b"a"), tensor(b"b", start=16)), "tensor 'b' overlaps another"),
-        (
-            header(tensor(b"a"), tensor(b"b", start=64)),
-            "'b' must begin where the one before it ends",
-        ),
-        (header(tensor(b"a", start=32)), "'a' must begin where the one before it ends"),
-        (header(tensor(b"a"), tensor(b"a", start=32)), "two tensors have the same name"),
-        (header(tensor(b"a" * 300, kind=999)), f"'{'a' * 80}' is stored"),
-        (header(tensor("\u202ea\n".encode(), kind=999)), r"'\\u202ea\\n' is stored"),
-        (header(tensor(b"\xff")), "no text at byte"),
-        (header(tensor(b"a", shape=(1,) * 5)), "1 to 4 axes, got 5"),
-        (header(tensor(b"rope_freqs.weight")), "rotary scaling, which is not read here"),
-        (header(tensor("rope_\u202e\n".encode())), r"not read here: 'rope_\\u202e\\n'"),
-        (header(tensor(b"a"), n_tensors=2**60), "damaged|axes"),
-        (header(tensor(b"a"), n_values=2**60), "damaged"),
-        (header(), "layers must be from 1 to the 0 tensors, got 1"),
-        (b"GGUF" + struct.pack("<IQQQ", 3, 1, 1, 2**63) + bytes(99), "must go on for 92233720368"),
-        (b"GGUF" + struct.pack("<I", 9) + bytes(99), "version must be 2 or 3, got 9"),
-        (pickle.dumps(list(range(99))), "must be a GGUF file, got"),
+        header(tensor(b"a", kind=999)),
+        header(tensor(b"a", shape=(2**63, 2**63))),
+        header(tensor(b"a", start=2**63)),
+        header(tensor(b"a"), tensor(b"b", start=16)) + bytes(32),
+        header(tensor(b"a"), tensor(b"b", start=64)) + bytes(64),
+        header(tensor(b"a"), tensor(b"b", start=32)),  # Cut.
+        header(tensor(b"a")) + bytes(32),  # More bytes than tensors.
+        header(tensor(b"a"), tensor(b"b", start=32), n_tensors=1) + bytes(32),
+        header(tensor(b"a", start=32)) + bytes(32),
+        header(tensor(b"rope_freqs.weight")),
+        header(tensor(b"a"), n_tensors=2**60),
+        header(tensor(b"a"), n_values=2**60),
+        header(),
+        b"GGUF" + struct.pack("<IQQQ", 3, 1, 1, 2**63) + bytes(99),
+        b"PK" + bytes(99),
+        b"",
     ],
 )
-def test_a_header_that_lies_is_refused_before_anything_is_taken(tmp_path, content, message):
+def test_a_header_that_contradicts_its_file_is_refused(tmp_path, content):
     path = tmp_path / "model.gguf"
+    path.write_bytes(header(tensor(b"a")))
+    assert check_gguf(path) == 8
     path.write_bytes(content)
-    told = refused(path)
-    assert re.search(message, told), told
-    assert not re.search("[\x00-\x1f\u202e]", told)
+    with pytest.raises(interp.InputError, match=r"model\.gguf") as caught:
+        check_gguf(path)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.fault("B86")
@@ -293,50 +254,23 @@ def test_a_model_that_would_not_fit_is_refused_before_its_weights_are_read(tmp_p
     path = write(tmp_path / "model.gguf", tiny("llama"))
     monkeypatch.setattr("interp.memory.available", lambda: 1000)
     monkeypatch.setattr("gguf.dequantize", None)
-    with pytest.raises(interp.InputError, match=r"must fit in memory, got .* at hand"):
+    with pytest.raises(interp.InputError, match="must fit in memory"):
         interp.load_model(path)
 
 
-@pytest.fixture
-def converted(tmp_path, monkeypatch):
-    """A tiny model in the place of the default one, converted; and the folder that it is in."""
+@pytest.mark.fault("B80")
+def test_the_default_model_is_converted_once_and_again_if_a_file_is_missing(tmp_path, monkeypatch):
     path = write(tmp_path / "model.gguf", tiny("llama"))
     monkeypatch.setenv("INTERP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fetch, "default_gguf", lambda: path)
     monkeypatch.setattr(fetch, "SHA256", fetch.sha256(path))
     expected = interp.attention_patterns(interp.load_model(), IDS)
     (folder,) = (tmp_path / "cache").iterdir()
-    return folder, expected
-
-
-@pytest.mark.fault("B80")
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
-def test_a_flipped_bit_in_the_converted_default_model_has_it_converted_again(
-    name, converted, caplog
-):
-    folder, expected = converted
-    path = folder / name
-    whole = path.read_bytes()
-    for at in (len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        caplog.clear()
-        assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
-        assert f"{folder} is not as it was written" in caplog.text
-        assert path.read_bytes() == whole
-
-
-def test_a_converted_default_model_without_its_sums_is_converted_again(converted):
-    folder, expected = converted
-    for name in ("crc32.json", "model.safetensors"):
-        (folder / name).unlink()
-        assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
-        assert (folder / name).exists()
-
-
-def test_a_converted_default_model_that_is_whole_is_taken_as_it_is(converted, caplog):
-    folder, expected = converted
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    caplog.clear()
     assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    assert not caplog.records
+    (folder / "config.json").unlink()
+    assert torch.equal(interp.attention_patterns(interp.load_model(), IDS), expected)
+    os.truncate(folder / "model.safetensors", 1000)
+    with pytest.raises(interp.InputError, match=r"model\.safetensors"):
+        interp.load_model()

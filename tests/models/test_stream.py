@@ -1,19 +1,16 @@
-"""Scores from queries and keys must be the scores from patterns; and must not, if spoiled."""
+"""Scores from queries and keys equal those from patterns; a spoiled detail makes them differ."""
 
 import pytest
 import torch
-import transformers
 from scored import scored
-from tiny_models import CONFIGS, tiny, words_tokenizer
+from tiny_models import tiny, words_tokenizer
 
 import interp
 from interp.kinds import probes as tokens
-from interp.kinds.mass import FromPattern, FromQK, attention_mass, attention_mass_from_qk
+from interp.kinds.mass import FromQK
 from interp.kinds.scores import Thresholds
-from interp.kinds.sinks import SAMPLE, spaced
 from interp.models.stream import stream, streams
 
-STREAMED = sorted(set(CONFIGS) - {"neo", "bloom"})
 THRESHOLDS = Thresholds()
 
 
@@ -54,12 +51,11 @@ def largest_difference(pairs: list[tuple]) -> float:
     return worst
 
 
-@pytest.mark.parametrize("padding", [0, 9])
-@pytest.mark.parametrize("family", STREAMED)
-def test_streaming_gives_the_scores_of_the_patterns(family, padding):
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gptoss"])
+def test_streaming_gives_the_scores_of_the_patterns(family):
     model = interp.load_model(tiny(family))
     assert streams(model)
-    assert largest_difference(by_both(model, rows(model, padding))) < 1e-5
+    assert largest_difference(by_both(model, rows(model, padding=9))) < 1e-5
 
 
 def sharpened(family: str, times: float) -> interp.Model:
@@ -73,8 +69,9 @@ def sharpened(family: str, times: float) -> interp.Model:
 
 
 @pytest.mark.fault("B38")
-@pytest.mark.parametrize("times", [1e4, 1e10])
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gptoss", "gemma2"])
+@pytest.mark.parametrize(
+    ("family", "times"), [("gpt2", 1e4), ("llama", 1e10), ("gptoss", 1e10), ("gemma2", 1e4)]
+)
 def test_however_large_scores_are_attention_is_that_of_the_queries_and_keys(family, times):
     model = sharpened(family, times)
     ids = rows(model, 0)[:, :24]
@@ -104,38 +101,19 @@ def test_however_large_scores_are_attention_is_that_of_the_queries_and_keys(fami
     assert found == [0, 1]
 
 
-def test_scores_of_ten_million_are_shares_all_the_same():
-    scan = interp.scan_heads(sharpened("gpt2", 1e7), rows=1, length=40, quick=True)
-    assert scan.made_by["method"] == "stream"
-
-
 @pytest.mark.fault("B38")
-def test_scores_beyond_all_floating_point_are_named_by_layer_and_head():
+def test_scores_beyond_float64_are_refused_by_layer_and_head():
     model = sharpened("gpt2", 1e16)
     assert not streams(model)
-    with pytest.raises(interp.InputError, match=r"tell apart, got \S+ in layer 0, head \d"):
+    with pytest.raises(interp.InputError, match=r"resolve, got \S+ in layer 0, head \d"):
         stream(model, rows(model, 0), lambda layer, attention: None)
 
 
 def test_where_there_is_no_float64_large_scores_are_refused(monkeypatch):
     monkeypatch.setattr("interp.models.stream.WITHOUT_FLOAT64", ("cpu",))
     stream(sharpened("gpt2", 1), torch.tensor([[5, 6, 7]]), lambda layer, attention: None)
-    with pytest.raises(interp.InputError, match="tell apart"):
+    with pytest.raises(interp.InputError, match="scores must"):
         stream(sharpened("gpt2", 1e6), torch.tensor([[5, 6, 7]]), lambda layer, attention: None)
-
-
-def test_attention_within_blocks_is_read_by_hooks():
-    settings = {
-        **{"vocab_size": 200, "max_position_embeddings": 64, "num_hidden_layers": 2},
-        **{"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
-        **{"intermediate_size": 64, "intermediate_size_mlp": 64, "num_local_experts": 2},
-        **{"attention_chunk_size": 16, "layer_types": ["chunked_attention"] * 2},
-        **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2},
-    }
-    config = transformers.Llama4TextConfig(**settings)
-    model = interp.load_model(transformers.AutoModelForCausalLM.from_config(config))
-    assert not streams(model)
-    assert interp.scan_heads(model, rows=1, quick=True).made_by["method"] == "hooks"
 
 
 SPOILED = {
@@ -147,7 +125,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("spoiled", SPOILED)
-def test_a_forgotten_detail_would_be_seen(spoiled, monkeypatch):
+def test_a_forgotten_detail_changes_the_scores(spoiled, monkeypatch):
     family, changes = SPOILED[spoiled]
     original = FromQK.__init__
 
@@ -164,7 +142,7 @@ def test_a_forgotten_detail_would_be_seen(spoiled, monkeypatch):
     assert largest_difference(by_both(model, rows(model, 0))) > 1e-3
 
 
-def test_swapped_head_groups_would_be_seen(monkeypatch):
+def test_swapped_head_groups_change_the_scores(monkeypatch):
     model = interp.load_model(tiny("llama"))
     original = FromQK.__init__
 
@@ -176,14 +154,14 @@ def test_swapped_head_groups_would_be_seen(monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["neo", "bloom"])
-def test_what_is_not_on_the_interface_is_read_by_hooks_and_says_so(family, caplog):
+def test_models_that_cannot_be_streamed_are_read_by_hooks(family, caplog):
     caplog.set_level("INFO", logger="interp")
     scan = interp.scan_heads(tiny(family), rows=1)
     assert scan.made_by["method"] == "hooks"
     assert "cannot be streamed: reading patterns, one layer at a time" in caplog.text
 
 
-def test_where_there_is_no_fused_kernel_tiles_give_the_same_and_it_is_said(monkeypatch, caplog):
+def test_without_a_fused_kernel_tiles_give_the_same(monkeypatch, caplog):
     model = interp.load_model(tiny("llama"))
     fused = interp.scan_heads(model, rows=2, quick=True)
     caplog.set_level("INFO", logger="interp")
@@ -194,12 +172,6 @@ def test_where_there_is_no_fused_kernel_tiles_give_the_same_and_it_is_said(monke
     for kind in ("induction", "previous_token", "sink"):
         ours = torch.tensor(tiled.frame[kind].to_list())
         assert torch.allclose(ours, torch.tensor(fused.frame[kind].to_list()), atol=1e-5)
-
-
-def test_a_bridge_made_elsewhere_is_read_by_hooks():
-    model = interp.load_model(interp.load_model(tiny("gpt2")).bridge)
-    assert model.plain is None
-    assert interp.scan_heads(model, rows=1).made_by["method"] == "hooks"
 
 
 def test_streaming_is_the_default_and_the_result_says_so():
@@ -250,128 +222,6 @@ def test_no_tensor_of_the_patterns_size_is_made():
     with Watch():
         stream(model, probe.tokens, score)
     assert 0 < largest < 4 * 512 * 512
-
-
-def test_mass_from_queries_and_keys_is_mass_from_the_pattern():
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
-    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(
-        torch.ones(40, 40).triu(1).bool(), -torch.inf
-    )
-    lse, pattern = scores.logsumexp(-1), scores.softmax(-1)
-    keys = torch.randint(-1, 40, (2, 40, 3), generator=generator)
-    keys = torch.where(keys > torch.arange(40)[:, None], -1, keys)
-    ours = attention_mass_from_qk(q, k, lse, 0.5, keys)
-    # float32 sums in another order.
-    assert torch.allclose(ours, attention_mass(pattern, keys), atol=1e-5)
-    near = torch.arange(40)[:, None] - torch.arange(8)
-    near = torch.where(near < 0, -1, near).expand(2, -1, -1)
-    ours = attention_mass_from_qk(q, k, lse, 0.5, near)
-    assert torch.allclose(ours, attention_mass(pattern, near), atol=1e-5)
-
-
-def test_products_beyond_float32_are_scaled_before_they_overflow():
-    q, k = (torch.randn(1, 2, 9, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
-    scores = (2 * q @ k.mT).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)
-    keys = torch.arange(9).expand(1, 9, 9)
-    mass = attention_mass_from_qk(1e19 * q, 1e19 * k, scores.logsumexp(-1), 2e-38, keys)
-    assert (mass - 1).abs().max() < 1e-5
-
-
-EXACT = {
-    "float32": (torch.float32, torch.float32, 1.0, {}),
-    "bfloat16": (torch.bfloat16, torch.float32, 1.0, {}),
-    "float16": (torch.float16, torch.float32, 1.0, {}),
-    "scores of 1e4": (torch.float32, torch.float64, 1e4, {}),
-    "scores of 1e8": (torch.float32, torch.float64, 123456789.0, {}),
-    "soft-capped scores of 1e6": (torch.float32, torch.float64, 1e6, {"softcap": 30.0}),
-    "soft-capped in bfloat16": (torch.bfloat16, torch.float64, 1e6, {"softcap": 30.0}),
-}
-
-
-@pytest.mark.parametrize(("dtype", "finest", "times", "caps"), EXACT.values(), ids=EXACT)
-def test_mass_from_queries_and_keys_is_exact_in_every_format_at_every_scale(
-    dtype, finest, times, caps
-):
-    generator = torch.Generator().manual_seed(0)
-    q, k = (3 * torch.randn(1, 2, 60, 80, generator=generator).to(dtype) for _ in range(2))
-    scale = times * 80**-0.5
-    scores = scale * q.double() @ k.double().mT
-    if caps:
-        scores = 30 * torch.tanh(scores / 30)
-    scores = scores.masked_fill(torch.ones(60, 60).triu(1) > 0, -torch.inf)
-    keys = torch.randint(0, 60, (1, 60, 3), generator=generator)
-    keys = torch.where(keys > torch.arange(60)[:, None], -1, keys)
-    mass = attention_mass_from_qk(q, k, scores.logsumexp(-1).to(finest), scale, keys, **caps)
-    # A float32 score of 60 is off by 4e-6.
-    assert (mass - attention_mass(scores.softmax(-1), keys)).abs().max() < 2e-5
-
-
-@pytest.mark.parametrize("softcap", [None, 30.0])
-@pytest.mark.parametrize("cancels", [False, True])
-def test_large_scores_are_refused_where_their_sum_was_made_in_float32(softcap, cancels):
-    q, k = (torch.randn(1, 2, 9, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
-    if cancels:  # Products of a million, and scores of nothing.
-        q, k = torch.cat([1e3 * q, -1e3 * q], -1), torch.cat([1e3 * k, 1e3 * k], -1)
-    else:
-        q = 1e7 * q
-    scores = q @ k.mT if softcap is None else softcap * torch.tanh(q @ k.mT / softcap)
-    lse = scores.masked_fill(torch.ones(9, 9).triu(1) > 0, -torch.inf).logsumexp(-1)
-    keys = torch.arange(9).expand(1, 9, 9)
-    with pytest.raises(interp.InputError, match=r"lse must be float64.*beyond 1024, got .*float32"):
-        attention_mass_from_qk(q, k, lse, 1.0, keys, softcap=softcap)
-
-
-def test_rows_and_columns_from_queries_and_keys_are_the_patterns():
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
-    seen = torch.ones(40, 40).tril().triu(-8).bool()
-    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(~seen, -torch.inf)
-    two = FromQK(q, k, scores.logsumexp(-1), 0.5, window=9), FromPattern(scores.softmax(-1))
-    queries = torch.tensor([[0, 3, 39], [7, 8, -1]])
-    columns = torch.randint(-1, 40, (2, 6, 4), generator=generator)
-    for ours, theirs in (
-        [attention.rows(queries) for attention in two],
-        [attention.on_columns(columns) for attention in two],
-        [attention.means().entropy for attention in two],
-        [attention.means().distance for attention in two],
-    ):
-        assert torch.allclose(ours, theirs, atol=2e-5)  # float32 sums in another order.
-
-
-@pytest.mark.parametrize("pairs", [7, 10**6])
-@pytest.mark.parametrize("window", [None, 9])
-@pytest.mark.parametrize(
-    "keys",
-    [
-        pytest.param(lambda query: torch.stack([query - 30, query - 31], -1), id="far slices"),
-        pytest.param(lambda query: torch.stack([query % 5, query // 2], -1), id="pairs"),
-        pytest.param(lambda query: torch.stack([query + 1, query + 3], -1), id="the future"),
-        pytest.param(lambda query: torch.stack([query, query], -1), id="twice the same"),
-    ],
-)
-def test_any_keys_get_from_queries_and_keys_what_the_pattern_gives_them(
-    pairs, window, keys, monkeypatch
-):
-    monkeypatch.setattr(FromQK, "PAIRS", pairs)
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
-    seen = torch.ones(40, 40).tril().triu(1 - (window or 40)).bool()
-    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(~seen, -torch.inf)
-    asked = keys(torch.arange(40)).expand(2, -1, -1)
-    asked = torch.where((asked < 0) | (asked >= 40), -1, asked)
-    ours = attention_mass_from_qk(q, k, scores.logsumexp(-1), 0.5, asked, window=window)
-    theirs = attention_mass(scores.softmax(-1), asked)
-    assert torch.allclose(ours, theirs, atol=1e-5)  # float32 sums in another order.
-
-
-def test_spaced_queries_are_all_of_few_and_even_ones_of_many():
-    counted = torch.zeros(2, 500, dtype=torch.bool)
-    counted[0, 100:400] = True
-    counted[1, [3, 5, 8]] = True
-    chosen = spaced(counted, most=4)
-    assert chosen.tolist() == [[100, 200, 299, 399], [3, 5, 8, -1]]
-    assert spaced(counted).shape == (2, SAMPLE)
 
 
 def test_a_long_prompt_shows_how_induction_depends_on_the_distance():

@@ -11,7 +11,7 @@ import interp
 from interp import memory
 from interp.kinds.scores import Thresholds, ask, score_layer
 from interp.models import hooks
-from interp.models.direction import direction
+from interp.models.families import direction
 from interp.patterns.tensor import AttentionPatterns
 from interp.scan.report import report
 

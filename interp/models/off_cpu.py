@@ -1,4 +1,4 @@
-"""Attention on another device, held against the CPU's: some have been wrong without an error."""
+"""Attention on another device compared with the CPU: some devices give wrong numbers silently."""
 
 import logging
 from itertools import chain
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interp.errors import said
+from interp.errors import told
 from interp.memory import refuse_beyond
 from interp.models.switches import evaluating
 from interp.models.wrapped import twin
@@ -15,22 +15,22 @@ from interp.models.wrapped import twin
 LOG = logging.getLogger("interp")
 
 _LENGTHS = (2, 9, 33)
-"""Tokens that are run, each length by itself: some shapes alone may come out wrong."""
+"""Tokens in each run: a fault may depend on the shape."""
 
 
 def off_cpu(model: Any, name: str) -> float | None:
     """How far a model's attention is from that of the same weights on the CPU.
 
-    A few tokens are run on both, as transformers runs them. A warning tells of what is beyond
-    rounding, and of a model that could not be compared.
+    Both run a few tokens under transformers. A warning reports a difference beyond rounding, and
+    a model that could not be compared.
 
     Args:
-        model: Of transformers, with attention that is returned (`eager`).
-        name: For the warning.
+        model: A model of transformers that returns its attention (`eager`).
+        name: The model's name, for the warning.
 
     Returns:
-        The largest difference of an attention probability, in [0, 1]; None on the CPU, and where
-        there is nothing to compare with.
+        Largest difference of an attention probability, in [0, 1]; None on the CPU, and where the
+        comparison failed.
     """
     if model.device.type == "cpu":
         return None
@@ -39,21 +39,20 @@ def off_cpu(model: Any, name: str) -> float | None:
         if any(hasattr(part, "_hf_hook") for part in model.modules()):
             raise ValueError("its weights are in several places")
         size = sum(t.nbytes for t in chain(model.parameters(), model.buffers()))
-        refuse_beyond("its weights there", size, "a smaller model can be compared")
+        refuse_beyond("its weights on the CPU", size, "compare a smaller model")
         off = largest_difference(model, twin(model, "cpu"))
-    except Exception as error:
-        # Weights that are packed for a device, and the like, fail in ways of their own.
-        LOG.warning("%s could not be held against the CPU's: %s", what, said(error))
+    except Exception as error:  # Weights packed for a device fail in many ways.
+        LOG.warning("%s could not be compared with the CPU: %s", what, told(error))
         return None
     if off > (1e-3 if model.dtype == torch.float32 else 5e-2):
-        LOG.warning("%s is off the CPU's by up to %.2g: use the CPU", what, off)
+        LOG.warning("%s differs from the CPU by up to %.2g: use the CPU", what, off)
     return off
 
 
 def largest_difference(model: Any, other: Any) -> float:
     """Largest difference of an attention probability between two models, in [0, 1].
 
-    What is no number in either counts as 1.
+    NaN or infinity in either counts as 1.
     """
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     lengths = [n for n in _LENGTHS if longest is None or n < longest]
@@ -62,12 +61,12 @@ def largest_difference(model: Any, other: Any) -> float:
 
 
 def _attention(model: Any, length: int) -> list[Tensor]:
-    """Attention in all layers, of all stacks, on two rows of so many tokens."""
+    """Attention in all layers of all stacks, on two rows of `length` tokens."""
     ids = torch.arange(2 * length).view(2, length) % model.config.get_text_config().vocab_size
-    given = {"input_ids": ids.to(model.device)}
+    inputs = {"input_ids": ids.to(model.device)}
     if model.config.is_encoder_decoder:
-        given["decoder_input_ids"] = given["input_ids"]
+        inputs["decoder_input_ids"] = inputs["input_ids"]
     with torch.no_grad(), evaluating(model):
-        found = model(**given, output_attentions=True)
-    named = [layers for name, layers in found.items() if name.endswith("attentions")]
-    return [each.float().cpu() for layers in named for each in layers if each is not None]
+        outputs = model(**inputs, output_attentions=True)
+    stacks = [layers for name, layers in outputs.items() if name.endswith("attentions")]
+    return [each.float().cpu() for layers in stacks for each in layers if each is not None]

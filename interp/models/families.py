@@ -1,0 +1,375 @@
+"""What differs between families of models. To add a family, start here.
+
+Tables first, then small functions that read a model's own settings and modules:
+
+- `Direction`: whether attention is causal, and the class that loads the weights;
+- settings: their names, and the range that each must be in;
+- layers: full attention, windows, chunks, ALiBi, latent attention;
+- modules: output projections (W_O), tables of rotary angles;
+- GGUF: the architectures and settings whose layout in a file is known.
+
+`tests/models/test_families.py` measures every family in `docs/families.md`; add a row there.
+"""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+import transformers
+from pydantic import Field, TypeAdapter
+from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from interp.errors import InputError, Whole, validated
+from interp.kinds.targets import Blocks
+
+LOG = logging.getLogger("interp")
+
+Direction = Literal["causal", "both ways", "encoder-decoder"]
+"""Which way attention looks: back only (GPT-2), both ways (BERT), or two stacks (T5)."""
+
+_MOST = 2**31 - 1
+"""Upper bound of every size and factor: products of larger ones overflow."""
+
+_SIZE, _WIDTH, _ID = (
+    TypeAdapter(Annotated[Whole, Field(ge=least, le=_MOST)]) for least in (1, 0, -_MOST)
+)
+_FACTOR = TypeAdapter(Annotated[float, Field(gt=0, le=_MOST, strict=True)])
+_EPSILON = TypeAdapter(Annotated[float, Field(ge=0, le=_MOST, strict=True)])
+
+_RULES: dict[str, TypeAdapter[Any]] = {
+    name: rule
+    for rule, names in {
+        _SIZE: """hidden_size n_embd d_model d_kv vocab_size word_embed_proj_dim head_dim
+            intermediate_size n_inner ffn_dim encoder_ffn_dim decoder_ffn_dim d_ff
+            num_attention_heads n_head n_heads num_heads attention_heads
+            encoder_attention_heads decoder_attention_heads num_key_value_heads num_kv_heads
+            num_hidden_layers num_layers n_layer n_layers
+            num_decoder_layers encoder_layers decoder_layers
+            max_position_embeddings n_positions n_ctx max_seq_len attention_chunk_size""",
+        _WIDTH: "sliding_window window_size local_attention",
+        _FACTOR: """rope_theta rotary_emb_base rotary_embedding_base query_pre_attn_scalar
+            attn_logit_softcapping final_logit_softcapping factor""",
+        _EPSILON: "layer_norm_eps layer_norm_epsilon rms_norm_eps norm_eps norm_epsilon",
+    }.items()
+    for name in names.split()
+}
+"""Settings that are read here or that give weights their shape. A window of 0 means no window."""
+
+_CONTEXT = ("n_positions", "max_position_embeddings", "max_context_length", "max_length")
+_CONTEXT += ("seq_length", "max_seq_len", "max_sequence_length")
+"""Settings that name the longest prompt: the first one counts, as in TransformerLens."""
+
+_NO_CONTEXT = 2048
+"""Longest prompt of a causal model that names none (Bloom), as in TransformerLens."""
+
+_SPECIAL = ("bos", "eos", "pad", "cls", "sep")
+"""Special tokens that settings and tokenizers name."""
+
+_LOCAL = ("sliding_attention", "local")
+"""Names of layers with a window in the settings."""
+
+_CHUNKED = "chunked_attention"
+
+_ATTENDING = {*_LOCAL, _CHUNKED, "full_attention", "attention", "global"}
+"""Names in the settings of layers that attend by softmax."""
+
+_SOFTMAX = (
+    *("camembert", "canine", "data2vec-text", "deberta", "deberta-v2", "flaubert", "ibert"),
+    *("luke", "markuplm", "megatron-bert", "mpnet", "mvp", "nezha", "prophetnet", "rembert"),
+    *("roformer", "splinter", "squeezebert", "switch_transformers", "tapas", "xlm", "convbert"),
+)
+"""Bidirectional families whose only attention code gives each query a softmax over all tokens."""
+
+_PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj")
+"""Names of W_O in the models of transformers."""
+
+GGUF_ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
+"""Architectures whose order of weights in a GGUF file is known and tested.
+
+Llama's rotary rows are interleaved in the file and GPT-2's matrices are transposed; Qwen's are as
+transformers has them.
+"""
+
+GGUF_SETTINGS = (
+    *("block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size"),
+    *("attention.head_count", "attention.head_count_kv", "attention.layer_norm_epsilon"),
+    *("attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length"),
+    *("rope.freq_base", "rope.dimension_count"),
+)
+"""Settings in a GGUF file that transformers reads, or that only repeat shapes of weights.
+
+transformers ignores any other silently (a rotary scaling, a window), and the model would attend
+differently.
+"""
+
+
+def text_config(model: Any) -> Any:
+    """Settings of the language model, also where it is one part of a larger model."""
+    config = getattr(model, "config", None)
+    return getattr(config, "get_text_config", lambda: config)()
+
+
+# Direction and class
+
+
+def direction(config: Any, architecture: str | None) -> Direction:
+    """Which way a model looks.
+
+    Args:
+        config: Its settings.
+        architecture: Name of its class; None where the settings name none.
+    """
+    encoder = (architecture or "").endswith("EncoderModel")
+    if getattr(config, "is_encoder_decoder", False) and not encoder:
+        return "encoder-decoder"
+    # XLM and Flaubert have a setting `causal`.
+    if getattr(config, "is_decoder", False) or getattr(config, "causal", False):
+        return "causal"
+    masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    # Decoders too run without a causal mask where their settings say so (embedding models).
+    bidirectional = getattr(config, "is_causal", True) is False
+    return "both ways" if masked or encoder or bidirectional else "causal"
+
+
+def class_for(config: Any) -> Any:
+    """The class of transformers that loads the weights for these settings."""
+    listed = getattr(config, "architectures", None)
+    named = listed[0] if listed and isinstance(listed, list) else None
+    way = direction(config, named)
+    if way == "causal":
+        return transformers.AutoModelForCausalLM
+    own = getattr(transformers, str(named), None)
+    if isinstance(own, type) and getattr(own, "config_class", None) is type(config):
+        return own
+    if way == "both ways":
+        return transformers.AutoModelForMaskedLM
+    return transformers.AutoModelForSeq2SeqLM
+
+
+# Settings
+
+
+def check_settings(settings: Mapping[Any, Any]) -> None:
+    """Refuse a number that no model has, at any depth of the settings.
+
+    Values that are null or lists are left to the family; `beyond_vocabulary` checks token ids.
+
+    Example:
+        >>> check_settings({"text_config": {"num_attention_heads": 0}})
+        Traceback (most recent call last):
+        interp.errors.InputError: num_attention_heads must be greater than or equal to 1, got 0
+    """
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            check_settings(value)
+        elif str(name).endswith("_token_id"):
+            for i in value if isinstance(value, list) else [value]:
+                if i is not None:
+                    validated(name, i, _ID)
+        elif name == "head_dim" and value == 0 and settings.get("kv_lora_rank"):
+            continue  # Latent attention does not use it.
+        elif name in _RULES and not isinstance(value, list | tuple | None):
+            is_whole = isinstance(value, float) and value.is_integer()
+            validated(name, int(value) if is_whole else value, _RULES[name])
+
+
+def special_ids(named: Any) -> Iterator[tuple[str, int]]:
+    """Special tokens that settings or a tokenizer name: the setting, and the id."""
+    for end in _SPECIAL:
+        ids = getattr(named, setting := f"{end}_token_id", None)
+        for i in ids if isinstance(ids, list) else [ids]:
+            if i is not None:
+                yield setting, i
+
+
+def beyond_vocabulary(named: Any, n_ids: int) -> list[str]:
+    """Special tokens with an id that a model of `n_ids` ids does not have, in words."""
+    return [f"{name} {i}" for name, i in special_ids(named) if not 0 <= i < n_ids]
+
+
+def context(model: nn.Module, config: Any, way: Direction) -> int | None:
+    """How many tokens a prompt may have; None: no limit."""
+    if way == "causal":
+        named = (getattr(config, name) for name in _CONTEXT if hasattr(config, name))
+        return next(named, _NO_CONTEXT)
+    size = getattr(config, "max_position_embeddings", None)
+    places = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    # RoBERTa and its relatives count positions from after the id of padding.
+    before = getattr(places, "padding_idx", None)
+    return size if size is None or before is None else size - before - 1
+
+
+# Layers
+
+
+def _listed(config: Any, n_layers: int) -> list[str]:
+    """The settings' name of each layer; empty where they name none."""
+    listed = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    return list(listed)[:n_layers] if listed and len(listed) >= n_layers else []
+
+
+def windows(config: Any, n_layers: int, *, causal: bool = True) -> tuple[int | None, ...]:
+    """How many positions back each layer sees, the query's own included; None: no limit.
+
+    A width of None or 0 is no limit. In a model that is not causal the width counts the
+    positions on either side of the query, without its own; 0 shows a query only itself. A layer
+    that attends within chunks of fixed length has `interp.kinds.targets.Blocks` of that length.
+    """
+    width = getattr(config, "sliding_window", None)
+    width = getattr(config, "window_size", None) if width is None else width
+    if getattr(config, "use_sliding_window", True) is False:
+        width = None
+    if not causal and width is not None:
+        width += 1
+    listed = _listed(config, n_layers)
+    if not listed:
+        return (width or None,) * n_layers
+    chunk = getattr(config, "attention_chunk_size", None)
+    widths: dict[str, int | None] = dict.fromkeys(_LOCAL, width or None)
+    widths |= {_CHUNKED: Blocks(chunk) if chunk else None}
+    return tuple(widths.get(name) for name in listed)
+
+
+def open_empty_windows(config: Any, name: str) -> None:
+    """Let layers whose window has no width, or width 0, attend to everything: changes `config`.
+
+    transformers would show the queries of such a layer no key at all, or fail.
+
+    Args:
+        config: Settings of the model.
+        name: The model's name, for the warning.
+
+    Raises:
+        InputError: If a window of width 0 is in tables of the weights (GPT-Neo).
+    """
+    local = "local" in getattr(config, "attention_layers", ())
+    if local and getattr(config, "window_size", None) == 0:
+        raise InputError(
+            f"window_size must be at least 1 where layers are local, got 0 in {name}:"
+            " their queries would see no key"
+        )
+    width = getattr(config, "sliding_window", "no such setting")
+    if width not in (None, 0):
+        return
+    listed = getattr(config, "layer_types", None) or ()
+    if width == 0 or not set(_LOCAL).isdisjoint(listed):
+        LOG.warning(
+            "sliding_window is %s in the settings of %s: its layers run without a window;"
+            " transformers alone would show queries no key, or fail",
+            width,
+            name,
+        )
+    if not listed:
+        config.sliding_window = None
+        return
+    config.layer_types = ["full_attention" if kind in _LOCAL else kind for kind in listed]
+    # transformers may build masks of both kinds whether or not a layer uses them.
+    config.sliding_window = config.max_position_embeddings
+
+
+def all_attend(plain: nn.Module | None, n_layers: int) -> bool:
+    """Whether every layer clearly attends by softmax, by its name and its output projection.
+
+    False means unknown: TransformerLens' hooks then find the layers with attention.
+    """
+    listed = set(_listed(getattr(plain, "config", None), n_layers))
+    return listed <= _ATTENDING and len(output_projections(plain)) == n_layers
+
+
+def is_softmax(model: Any) -> bool:
+    """Whether each query of a bidirectional model is known to have a softmax over all tokens.
+
+    True for families that the usual kernels can compute too, and for those listed above.
+    """
+    by_kernels = getattr(model, "_supports_sdpa", False)
+    return bool(by_kernels) or model.config.model_type in _SOFTMAX
+
+
+def layer_kinds(
+    config: Any,
+    widths: tuple[int | None, ...],
+    *,
+    attending: Collection[int],
+    is_known: bool,
+    learned_sinks: bool,
+) -> tuple[str, ...]:
+    """How each layer attends, in a few words: see `interp.models.Model.kinds`."""
+    listed = _listed(config, len(widths)) or ["full_attention"] * len(widths)
+    also = [
+        word for word, so in (("ALiBi", is_alibi(config)), ("learned sinks", learned_sinks)) if so
+    ]
+
+    def kind(layer: int) -> str:
+        if layer not in attending:
+            name = listed[layer].replace("_", " ")
+            return "none" if name == "full attention" else f"none ({name})"
+        width = widths[layer]
+        if width is not None:
+            base = f"{'chunked' if isinstance(width, Blocks) else 'window'} {width}"
+        elif not is_known:
+            base = "other"
+        else:
+            base = "latent" if getattr(config, "kv_lora_rank", None) else "full"
+        return ", ".join([base, *also])
+
+    return tuple(kind(layer) for layer in range(len(widths)))
+
+
+def is_alibi(config: Any) -> bool:
+    """Whether ALiBi takes `slope * distance` from each score."""
+    return config.model_type in ("bloom", "mpt") or bool(getattr(config, "alibi", False))
+
+
+def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...] | None:
+    """What each head's scores lose per token of distance, by the model's own code.
+
+    None for a family without ALiBi, or whose slopes are unknown here.
+    """
+    if config.model_type == "bloom":
+        from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+        bias = build_alibi_tensor(torch.ones(1, 2), n_heads, torch.float32)
+    elif config.model_type == "mpt":
+        from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+
+        bias = build_mpt_alibi_tensor(n_heads, 2, config.attn_config.alibi_bias_max)
+    else:
+        return None
+    first, second = bias.reshape(n_heads, 2).unbind(1)
+    return tuple((second - first).tolist())
+
+
+# Modules
+
+
+def output_projections(plain: nn.Module | None) -> dict[int, nn.Module]:
+    """Each layer's output projection (W_O) in a model of transformers.
+
+    Found by name: directly in a module whose name contains "att", in the layer whose number is
+    the only number on the path. A layer where no module fits, or several do, is absent.
+    """
+    found: dict[int, list[nn.Module]] = {}
+    for name, module in [] if plain is None else plain.named_modules():
+        *path, own = name.split(".")
+        numbers = [int(part) for part in path if part.isdecimal()]
+        if own in _PROJECTIONS and len(numbers) == 1 and "att" in path[-1].lower():
+            found.setdefault(numbers[0], []).append(module)
+    return {layer: modules[0] for layer, modules in found.items() if len(modules) == 1}
+
+
+def rotary_tables(model: nn.Module) -> Iterator[tuple[Tensor, float]]:
+    """Every table of rotary positions that a model holds.
+
+    Yields:
+        `[pair]` angles in radians for one step, and the gain of queries and keys (YaRN), else 1.
+    """
+    for path, table in model.named_buffers():
+        owner, name = model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+        if name.endswith("inv_freq") and "original" not in name:
+            gain = getattr(owner, name.replace("inv_freq", "attention_scaling"), 1.0)
+            yield table.detach().clone(), float(gain)  # The model may change its table later.
+        elif name == "embed_positions" and table.dim() == 2 and len(table) > 1:  # GPT-J
+            sin, cos = table[1].detach().float().chunk(2)
+            yield torch.atan2(sin, cos), 1.0

@@ -1,0 +1,130 @@
+"""Mass from queries, keys and log-sum-exps equals mass from the pattern."""
+
+import pytest
+import torch
+
+import interp
+from interp.kinds.mass import FromPattern, FromQK, attention_mass, attention_mass_from_qk
+from interp.kinds.sinks import SAMPLE, spaced
+
+
+def test_mass_from_queries_and_keys_is_mass_from_the_pattern():
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
+    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(
+        torch.ones(40, 40).triu(1).bool(), -torch.inf
+    )
+    lse, pattern = scores.logsumexp(-1), scores.softmax(-1)
+    keys = torch.randint(-1, 40, (2, 40, 3), generator=generator)
+    keys = torch.where(keys > torch.arange(40)[:, None], -1, keys)
+    ours = attention_mass_from_qk(q, k, lse, 0.5, keys)
+    # float32 sums in another order.
+    assert torch.allclose(ours, attention_mass(pattern, keys), atol=1e-5)
+    near = torch.arange(40)[:, None] - torch.arange(8)
+    near = torch.where(near < 0, -1, near).expand(2, -1, -1)
+    ours = attention_mass_from_qk(q, k, lse, 0.5, near)
+    assert torch.allclose(ours, attention_mass(pattern, near), atol=1e-5)
+
+
+def test_products_beyond_float32_are_scaled_before_they_overflow():
+    q, k = (torch.randn(1, 2, 9, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
+    scores = (2 * q @ k.mT).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)
+    keys = torch.arange(9).expand(1, 9, 9)
+    mass = attention_mass_from_qk(1e19 * q, 1e19 * k, scores.logsumexp(-1), 2e-38, keys)
+    assert (mass - 1).abs().max() < 1e-5
+
+
+EXACT = {
+    "float32": (torch.float32, torch.float32, 1.0, {}),
+    "bfloat16": (torch.bfloat16, torch.float32, 1.0, {}),
+    "float16": (torch.float16, torch.float32, 1.0, {}),
+    "scores of 1e4": (torch.float32, torch.float64, 1e4, {}),
+    "scores of 1e8": (torch.float32, torch.float64, 123456789.0, {}),
+    "soft-capped scores of 1e6": (torch.float32, torch.float64, 1e6, {"softcap": 30.0}),
+    "soft-capped in bfloat16": (torch.bfloat16, torch.float64, 1e6, {"softcap": 30.0}),
+}
+
+
+@pytest.mark.parametrize(("dtype", "finest", "times", "caps"), EXACT.values(), ids=EXACT)
+def test_mass_from_queries_and_keys_is_exact_in_every_format_at_every_scale(
+    dtype, finest, times, caps
+):
+    generator = torch.Generator().manual_seed(0)
+    q, k = (3 * torch.randn(1, 2, 60, 80, generator=generator).to(dtype) for _ in range(2))
+    scale = times * 80**-0.5
+    scores = scale * q.double() @ k.double().mT
+    if caps:
+        scores = 30 * torch.tanh(scores / 30)
+    scores = scores.masked_fill(torch.ones(60, 60).triu(1) > 0, -torch.inf)
+    keys = torch.randint(0, 60, (1, 60, 3), generator=generator)
+    keys = torch.where(keys > torch.arange(60)[:, None], -1, keys)
+    mass = attention_mass_from_qk(q, k, scores.logsumexp(-1).to(finest), scale, keys, **caps)
+    # A float32 score of 60 is off by 4e-6.
+    assert (mass - attention_mass(scores.softmax(-1), keys)).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("softcap", [None, 30.0])
+@pytest.mark.parametrize("cancels", [False, True])
+def test_large_scores_are_refused_where_their_sum_was_made_in_float32(softcap, cancels):
+    q, k = (torch.randn(1, 2, 9, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
+    if cancels:  # Products of a million, and scores of nothing.
+        q, k = torch.cat([1e3 * q, -1e3 * q], -1), torch.cat([1e3 * k, 1e3 * k], -1)
+    else:
+        q = 1e7 * q
+    scores = q @ k.mT if softcap is None else softcap * torch.tanh(q @ k.mT / softcap)
+    lse = scores.masked_fill(torch.ones(9, 9).triu(1) > 0, -torch.inf).logsumexp(-1)
+    keys = torch.arange(9).expand(1, 9, 9)
+    with pytest.raises(interp.InputError, match=r"lse must be float64.*beyond 1024, got .*float32"):
+        attention_mass_from_qk(q, k, lse, 1.0, keys, softcap=softcap)
+
+
+def test_rows_and_columns_from_queries_and_keys_are_the_patterns():
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
+    seen = torch.ones(40, 40).tril().triu(-8).bool()
+    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(~seen, -torch.inf)
+    two = FromQK(q, k, scores.logsumexp(-1), 0.5, window=9), FromPattern(scores.softmax(-1))
+    queries = torch.tensor([[0, 3, 39], [7, 8, -1]])
+    columns = torch.randint(-1, 40, (2, 6, 4), generator=generator)
+    for ours, theirs in (
+        [attention.rows(queries) for attention in two],
+        [attention.on_columns(columns) for attention in two],
+        [attention.means().entropy for attention in two],
+        [attention.means().distance for attention in two],
+    ):
+        assert torch.allclose(ours, theirs, atol=2e-5)  # float32 sums in another order.
+
+
+@pytest.mark.parametrize("pairs", [7, 10**6])
+@pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(lambda query: torch.stack([query - 30, query - 31], -1), id="far slices"),
+        pytest.param(lambda query: torch.stack([query % 5, query // 2], -1), id="pairs"),
+        pytest.param(lambda query: torch.stack([query + 1, query + 3], -1), id="the future"),
+        pytest.param(lambda query: torch.stack([query, query], -1), id="twice the same"),
+    ],
+)
+def test_any_keys_get_from_queries_and_keys_what_the_pattern_gives_them(
+    pairs, window, keys, monkeypatch
+):
+    monkeypatch.setattr(FromQK, "PAIRS", pairs)
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
+    seen = torch.ones(40, 40).tril().triu(1 - (window or 40)).bool()
+    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(~seen, -torch.inf)
+    asked = keys(torch.arange(40)).expand(2, -1, -1)
+    asked = torch.where((asked < 0) | (asked >= 40), -1, asked)
+    ours = attention_mass_from_qk(q, k, scores.logsumexp(-1), 0.5, asked, window=window)
+    theirs = attention_mass(scores.softmax(-1), asked)
+    assert torch.allclose(ours, theirs, atol=1e-5)  # float32 sums in another order.
+
+
+def test_spaced_queries_are_all_of_few_and_even_ones_of_many():
+    counted = torch.zeros(2, 500, dtype=torch.bool)
+    counted[0, 100:400] = True
+    counted[1, [3, 5, 8]] = True
+    chosen = spaced(counted, most=4)
+    assert chosen.tolist() == [[100, 200, 299, 399], [3, 5, 8, -1]]
+    assert spaced(counted).shape == (2, SAMPLE)
