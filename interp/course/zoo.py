@@ -6,13 +6,12 @@ from torch import Tensor
 
 from interp.course.stepped import rounded
 from interp.errors import InputError
-from interp.heads import Head
 from interp.kinds import probes as tokens
 from interp.kinds.kind import KINDS, LABELS
 from interp.kinds.looks import ideal
 from interp.models import Model, hooks
 from interp.scan.table import HeadScan
-from interp.show.pages.prompts import special_of, thresholds_of
+from interp.show.about import special_of, thresholds_of, zoo_heads
 from interp.text import visible
 
 LENGTH = 41
@@ -40,12 +39,7 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
     """
     length = min(LENGTH, model.n_ctx)
     probe = tokens.repeated(model.vocabulary, rows=1, length=length, bos=model.bos, seed=seed)
-    heads: dict[str, Head] = {}
-    first = dict(zip(scan.frame["name"].tolist(), scan.frame["label"].tolist(), strict=True))
-    for kind, word in LABELS.items():
-        # A head with this first label comes before one that has it among others.
-        for head in sorted(scan.heads(word), key=lambda head: first[str(head)] != word)[:1]:
-            heads[kind] = head
+    heads = {kind: head for kind, head in zoo_heads(scan).items() if kind in LABELS}
     if not heads:
         raise InputError("scan must have a head with a label, got none")
     patterns: dict[int, Tensor] = {}

@@ -107,9 +107,7 @@ def test_heads_are_found_by_name_and_sorted_by_a_score(show):
     assert heads_of(page)[0] == frame["name"].tolist()[0]
     under = page.inner_text(f"[data-head={heads_of(page)[0]}] i")
     assert under == f"{frame['previous_token'].tolist()[0]:.2f}"
-    assert "of the label or score that the heads are chosen or sorted by" in page.inner_text(
-        "#notes"
-    )
+    assert "label or score that you chose" in page.inner_text("#notes")
     page.select_option("#order", "layer")
     assert heads_of(page) == sorted(heads_of(page))
 
@@ -134,8 +132,7 @@ def test_the_scores_of_an_open_head_say_what_they_were_measured_on(show):
     page = show(plain()[0].to_html())
     open_head(page, "L1H0")
     assert page.inner_text("#scored") == (
-        "Scores over the queries of the attention patterns that were labelled, whatever prompt is"
-        " shown:"
+        "Scores over the queries of the labelled attention patterns, not over this prompt:"
     )
 
 

@@ -5,6 +5,7 @@ own, which the caller's do not reach. Every scale is fixed to [0, 1], so that an
 can be compared. Layers, heads and positions count from 0.
 """
 
+from interp.show.about import zoo_heads
 from interp.show.figures.arcs import attention_arcs
 from interp.show.figures.circuits import circuit_diagram, circuit_patterns, comparison_figures
 from interp.show.figures.curves import (
@@ -21,7 +22,7 @@ from interp.show.figures.sink_experiment import sink_losses
 from interp.show.figures.style import save_figure
 from interp.show.figures.texts import legible
 from interp.show.figures.training import phase_change
-from interp.show.figures.zoo import head_zoo, zoo_heads
+from interp.show.figures.zoo import head_zoo
 
 __all__ = [
     "accuracy_curve",

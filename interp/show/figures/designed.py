@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from torch import Tensor
 
-from interp.show.figures.page import Page, paint
-from interp.show.figures.style import GREY, styled
+from interp.show.figures.page import Page, hidden_patch, paint
+from interp.show.figures.style import styled
 
 
 def designed_heads(
@@ -20,31 +19,24 @@ def designed_heads(
     Args:
         words: Text of each token.
         patterns: Causal pattern of each head, by name (`interp.course.designed.patterns`).
-        window: How many tokens back the local head looks, the query itself included.
+        window: Number of tokens that the local head sees, the query included.
     """
     later = np.triu(np.ones((len(words), len(words)), dtype=bool), 1)
-    size, step = 1.45, 1.6
     page = Page(
         "Four heads designed by hand",
-        f"What their W_Q and W_K make of “{' '.join(words)}”, causal; local window of {window}.",
-        width=7.2,
+        f"Causal attention on “{' '.join(words)}” from W_Q and W_K; the local window has"
+        f" {window} tokens.",
         body=3.05,
-        notes=[
-            "Only “it” is a pronoun: in the third head all other rows have equal scores, and so"
-            " they are spread evenly."
-        ],
+        notes=["noun to pronoun: “it” is the only pronoun, so all other rows are even."],
     )
     with styled():
         for place, (name, pattern) in enumerate(patterns.items()):
-            panel = page.panel(0.65 + place * step, 0.25, size, size)
+            panel = page.panel(0.65 + place * 1.6, 0.25, 1.45, 1.45)
             paint(panel, np.where(later, np.nan, pattern.numpy()))
-            panel.patch.set_facecolor(GREY)
             panel.set_title(name)
             panel.set_xticks(range(len(words)), words, rotation=90)
             panel.set_yticks(range(len(words)), words)
-            panel.tick_params(length=2, width=0.5, labelsize=6, pad=2, labelleft=place == 0)
-            panel.set_xlabel("key")
-            panel.set_ylabel("query" if place == 0 else "")
-        hidden = Patch(facecolor=GREY, label="later tokens: out of sight")
-        page.foot("attention from query to key", [hidden])
+            panel.tick_params(labelleft=place == 0)
+            panel.set(xlabel="key", ylabel="query" if place == 0 else "")
+        page.foot("attention weight", [hidden_patch()])
     return page.figure

@@ -1,4 +1,4 @@
-"""In which layers the heads of each kind are."""
+"""The layers of the heads of each kind."""
 
 import math
 from typing import Any
@@ -14,54 +14,50 @@ from interp.show.figures.page import Page, whole_ticks
 from interp.show.figures.style import ACCENT, QUIET, styled
 from interp.show.figures.words import model_name, what_was_run
 
+OTHER = "#aaaaaa"
+
 
 def score_by_layer(scan: HeadScan) -> Figure:
     """The score of every head by its layer, a panel for each kind; the line is the layers' mean.
 
     Scores run from 0 to 1. Heads with the kind's label are orange and larger, and the strongest
-    of them has its name. A kind that was not measured has a sentence instead of dots.
+    of them is named. A kind without measurements has a sentence instead of dots.
 
     Raises:
         InputError: If the scan holds no head.
     """
-    frame = scan.frame
+    frame, kinds = scan.frame, kinds_in(scan.frame.columns)
     if frame.empty:
         raise InputError("scan must hold at least one head, got none")
     layers = max(frame["layer"].tolist()) + 1
-    kinds = {name: kind.label for name, kind in kinds_in(frame.columns).items()}
-    rows = math.ceil(len(kinds) / 3)
     width, height, slot, step = 1.95, 1.3, 2.28, 1.72
     page = Page(
         f"{model_name(scan)}: scores by layer",
         what_was_run(scan),
-        width=7.2,
-        body=rows * step + 0.55,
+        body=math.ceil(len(kinds) / 3) * step + 0.55,
         notes=[
-            "A dot is a head, its score the mean attention mass on the kind's targets, from 0 to 1."
-            " Named: the strongest head with the label. Layers and heads count from 0."
+            "Score: mean attention mass on the kind's targets, from 0 to 1. Named: the strongest"
+            " head with the label. Layers and heads count from 0."
         ],
     )
     with styled():
-        for place, (kind, word) in enumerate(kinds.items()):
+        for place, kind in enumerate(kinds.values()):
             row, column = divmod(place, 3)
             panel = page.panel(0.5 + column * slot, row * step + 0.25, width, height)
-            scores = frame[kind].to_numpy(float, na_value=np.nan)
-            held = frame["name"].isin(scan.having(word)["name"]).to_numpy()
+            scores = frame[kind.name].to_numpy(float, na_value=np.nan)
+            held = frame["name"].isin(scan.having(kind.label)["name"]).to_numpy()
             at = frame["layer"].to_numpy(int)
-            panel.scatter(at[~held], scores[~held], s=4, color="#aaaaaa", linewidths=0)
+            panel.scatter(at[~held], scores[~held], s=4, color=OTHER, linewidths=0)
             panel.scatter(at[held], scores[held], s=9, color=ACCENT, linewidths=0, zorder=3)
-            there = sorted(set(at[~np.isnan(scores)].tolist()))
-            means = [np.nanmean(scores[at == layer]) for layer in there]
-            panel.plot(there, means, color="black", linewidth=0.8, zorder=2)
-            panel.set(xlim=(-0.7, layers - 0.3), ylim=(0, 1.16))
-            whole_ticks(panel, "layer", "", bottom=place + 3 >= len(kinds), first=column == 0)
-            panel.set_yticks([0, 0.25, 0.5, 0.75, 1])
-            if column == 0:
-                panel.set_ylabel("score", labelpad=2)
-            if np.isnan(scores).all():
-                panel.text(
-                    0.5, 0.5, "not measured", transform=panel.transAxes, ha="center", color=QUIET
-                )
+            measured = sorted(set(at[~np.isnan(scores)].tolist()))
+            means = [np.nanmean(scores[at == layer]) for layer in measured]
+            panel.plot(measured, means, color="black", linewidth=0.8, zorder=2)
+            lowest = place + 3 >= len(kinds)
+            whole_ticks(panel, "layer", "score", bottom=lowest, first=column == 0)
+            panel.set(xlim=(-0.7, layers - 0.3), ylim=(0, 1.16), yticks=[0, 0.25, 0.5, 0.75, 1])
+            if not measured:
+                middle: dict[str, Any] = {"transform": panel.transAxes, "ha": "center"}
+                panel.text(0.5, 0.5, "not measured", color=QUIET, **middle)
             elif held.any():
                 best = int(np.nanargmax(np.where(held, scores, -np.inf)))
                 edge = at[best] / layers
@@ -74,13 +70,12 @@ def score_by_layer(scan: HeadScan) -> Figure:
                     va="bottom",
                     size=6,
                 )
-            panel.set_title(f"{word}: {held.sum()} of {len(frame)} heads", loc="left")
+            panel.set_title(f"{kind.label}: {held.sum()} of {len(frame)} heads", loc="left")
         dot: dict[str, Any] = {"linestyle": "none", "marker": "o"}
-        keys = [
+        legend = [
             Line2D([], [], color=ACCENT, markersize=3, label="head with the label", **dot),
-            Line2D([], [], color="#aaaaaa", markersize=2, label="other head", **dot),
+            Line2D([], [], color=OTHER, markersize=2, label="other head", **dot),
             Line2D([], [], color="black", linewidth=0.8, label="mean over the layer's heads"),
         ]
-        corner = page.at(0.4, page.body - 0.3)
-        page.figure.legend(handles=keys, loc="upper left", bbox_to_anchor=corner, ncols=3)
+        page.legend(legend, 0.4, page.body - 0.3, ncols=3)
     return page.figure

@@ -11,18 +11,18 @@ from matplotlib.patches import Patch, Rectangle
 from interp.errors import InputError
 from interp.kinds.kind import FORCED_WINDOW, kinds_in
 from interp.scan.table import HeadScan
+from interp.show.about import thresholds_of
 from interp.show.figures.page import Page, paint, whole_ticks
 from interp.show.figures.style import ACCENT, HATCH, styled
 from interp.show.figures.texts import prose
 from interp.show.figures.words import model_name, what_was_run
-from interp.show.pages.prompts import thresholds_of
 
 
 def score_mosaic(scan: HeadScan) -> Figure:
     """The scores of all heads: one panel per kind of head, layers across, heads down.
 
     Colours run from 0 to 1, whatever the scores. Heads that carry the kind's label are
-    outlined; missing scores are hatched grey, and the legend says so.
+    outlined; missing scores are hatched grey.
 
     Raises:
         InputError: If the scan holds no head.
@@ -36,33 +36,32 @@ def score_mosaic(scan: HeadScan) -> Figure:
     slot = 6.85 / columns
     cell = min((slot - 0.3) / layers, 0.5)
     cell = cell, min(max(cell, 0.9 / heads), 3 / heads, 0.3)
-    rows, step = math.ceil(len(kinds) / columns), heads * cell[1] + 0.48
+    step = heads * cell[1] + 0.48
     page = Page(
-        f"{model_name(scan)}: where each attention head looks",
+        f"{model_name(scan)}: scores of all attention heads",
         what_was_run(scan),
-        width=7.2,
-        body=rows * step + 0.85,
-        notes=_mosaic_notes(scan),
+        body=math.ceil(len(kinds) / columns) * step + 0.85,
+        notes=_notes(scan),
     )
-    legend = [Patch(facecolor="none", edgecolor=ACCENT, label="head carries the label")]
+    legend = [Patch(facecolor="none", edgecolor=ACCENT, label="head with the label")]
     with styled():
-        for place, (kind, about) in enumerate(kinds.items()):
+        for place, kind in enumerate(kinds.values()):
             row, column = divmod(place, columns)
             scores = np.full((heads, layers), np.nan)
             at = frame["head"].to_numpy(int), frame["layer"].to_numpy(int)
-            scores[at] = frame[kind].to_numpy(float, na_value=np.nan)
-            labelled = scan.having(about.label)
+            scores[at] = frame[kind.name].to_numpy(float, na_value=np.nan)
+            labelled = scan.having(kind.label)
 
             corner = 0.5 + column * slot, row * step + 0.38
             panel = page.panel(*corner, layers * cell[0], heads * cell[1])
             paint(panel, scores)
             panel.patch.set(**HATCH)
             panel.add_collection(_outlines(labelled, 72 * cell[0], 72 * cell[1]))
-            measured = len(frame[kind].dropna())
+            measured = len(frame[kind.name].dropna())
             number = f"{len(labelled)} of {measured}" if measured else "not"
             counted = "heads" if measured == len(frame) else "measured"
-            where = about.looks(thresholds, causal="induction" in kinds)
-            panel.set_title(f"{about.label}: {number} {counted}\n{where}", loc="left")
+            where = kind.looks(thresholds, causal="induction" in kinds)
+            panel.set_title(f"{kind.label}: {number} {counted}\n{where}", loc="left")
             lowest = place + columns >= len(kinds)
             whole_ticks(panel, "layer", "head", bottom=lowest, first=column == 0)
             if np.isnan(scores).any() and len(legend) == 1:
@@ -82,16 +81,17 @@ def _outlines(heads: pd.DataFrame, width: float, height: float) -> PatchCollecti
     return PatchCollection(boxes, facecolor="none", edgecolor=ACCENT, linewidth=line)
 
 
-def _mosaic_notes(scan: HeadScan) -> list[str]:
+def _notes(scan: HeadScan) -> list[str]:
     frame, thresholds = scan.frame, thresholds_of(scan)
     kinds = kinds_in(frame.columns).values()
     levels = ", ".join(f"{kind.label}\u00a0{thresholds[kind.name]:g}" for kind in kinds)
+    null = ", and the score its null" if "induction_null_99" in frame else ""
     notes = [
-        "Layers and heads count from 0. A head carries a label if its excess over even attention,"
-        f" (score - chance) / (1 - chance), reaches the threshold: {levels}"
-        + ("; and if the score beats its null." if "induction_null_99" in frame else ".")
+        "Layers and heads count from 0. Label: (score - chance) / (1 - chance) reaches the"
+        f" threshold{null}: {levels}."
     ]
     if forced := sum(FORCED_WINDOW in labels for labels in frame["labels"]):
-        notes.append(f"{forced} heads are local by architecture: their layers see no farther.")
+        notes.append(f"{forced} heads are local by architecture.")
     reasons = set(frame["not_measured"]) - {""} if "not_measured" in frame else set()
-    return notes + [f"Not measured: {prose(why.replace('_', ' '))}." for why in sorted(reasons)]
+    notes += [f"Not measured: {prose(why.replace('_', ' '))}." for why in sorted(reasons)]
+    return [" ".join(notes)]

@@ -1,20 +1,26 @@
 """A page: title, what was run, panels placed in inches, notes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from interp.show.figures.style import COLOURS, QUIET, styled
+from interp.show.figures.style import ACCENT, COLOURS, GREY, NOTES, QUIET, styled
 from interp.show.figures.texts import wrapped
+from interp.show.prompt import Prompt
+
+LINE = 0.135
+"""Height of a line of text, in inches."""
 
 
 class Page:
@@ -24,18 +30,17 @@ class Page:
     """
 
     def __init__(
-        self, title: str, subtitle: str, *, width: float, body: float, notes: Sequence[str]
+        self, title: str, subtitle: str, *, body: float, notes: Sequence[str], width: float = 7.2
     ) -> None:
         subtitle, *notes = (wrapped(text, width - 0.3) for text in (subtitle, *notes))
-        line = 0.135
-        self.top = 0.4 + line * len(subtitle.splitlines())
+        self.top = 0.4 + LINE * len(subtitle.splitlines())
         self.width, self.body = width, body
-        self.height = self.top + body + line * len("\n".join(notes).splitlines()) + 0.1
+        self.height = self.top + body + LINE * len("\n".join(notes).splitlines()) + 0.1
         with styled():
             self.figure = Figure(figsize=(width, self.height), facecolor="white")
             self.text(0.15, 0.12 - self.top, title, size=10)
             self.text(0.15, 0.34 - self.top, subtitle, color=QUIET)
-            self.text(0.15, body, "\n".join(notes), color=QUIET)
+            self.text(0.15, body, "\n".join(notes), color=QUIET, gid=NOTES)
 
     def at(self, left: float, top: float) -> tuple[float, float]:
         """A place in the body as a share of the figure's width and height."""
@@ -50,47 +55,90 @@ class Page:
         bounds = *self.at(left, top + height), width / self.width, height / self.height
         return self.figure.add_axes(bounds)
 
-    def foot(self, label: str, legend: list[Patch]) -> None:
-        """The one colour bar, and what the other colours mean."""
+    def legend(self, handles: Iterable[Any], left: float, top: float, **style: Any) -> None:
+        """A legend with its upper left corner there."""
+        corner = self.at(left, top)
+        self.figure.legend(handles=list(handles), loc="upper left", bbox_to_anchor=corner, **style)
+
+    def foot(self, label: str, legend: Sequence[Patch]) -> None:
+        """The colour bar from 0 to 1, and what the other colours mean."""
         self.bar(0.5, label, COLOURS, 0.0, 1.0)
-        corner = self.at(3.4, self.body - 0.62)
-        self.figure.legend(handles=legend, loc="upper left", bbox_to_anchor=corner, ncols=2)
+        self.legend(legend, 3.4, self.body - 0.62, ncols=2)
 
     def bar(self, left: float, label: str, colours: Colormap, low: float, high: float) -> None:
         """A colour bar at the foot of the body."""
         bar = self.panel(left, self.body - 0.52, 2.6, 0.1)
         scale, ticks = ScalarMappable(Normalize(low, high), colours), [low, (low + high) / 2, high]
         self.figure.colorbar(scale, bar, orientation="horizontal", ticks=ticks, label=label)
-        bar.tick_params(length=2, width=0.5, pad=2)
 
 
-def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> tuple[int, int]:
-    """Values from 0 to 1 as colours; where there is none (NaN) the panel's ground shows.
+def _sides(panel: Axes) -> tuple[float, float]:
+    """Height and width of a panel in inches."""
+    (width, height), place = panel.get_figure(root=True).get_size_inches(), panel.get_position()
+    return height * place.height, width * place.width
 
-    Where cells are smaller than a dot of a printed page (300 to the inch), each dot shows the
-    largest of several, so that nothing thin is lost; returned is how many, down and across.
+
+def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:
+    """Values from 0 to 1 as colours; the panel is grey where a value is missing (NaN).
+
+    Where cells are smaller than a dot of a printed page (300 per inch), each dot shows the
+    largest of several, so that nothing thin is lost.
     """
-    figure, place = panel.figure, panel.get_position()
-    assert isinstance(figure, Figure)
-    sides = figure.get_figheight() * place.height, figure.get_figwidth() * place.width
-    down, across = (
-        math.ceil(round(cells / (300 * side), 6))
-        for cells, side in zip(values.shape, sides, strict=True)
-    )
     ends = (-0.5, values.shape[1] - 0.5, values.shape[0] - 0.5, -0.5)
-    for axis, several in enumerate((down, across)):
-        starts = np.arange(0, values.shape[axis], several)
-        values = np.fmax.reduceat(values, starts, axis=axis)  # Of a number and NaN, the number.
-    panel.imshow(
-        values, COLOURS, vmin=0, vmax=1, interpolation="nearest", aspect="auto", extent=ends
-    )
-    return down, across
+    for axis, side in enumerate(_sides(panel)):
+        pool = pooled(values.shape[axis], side)
+        starts = np.arange(0, values.shape[axis], pool)
+        values = np.fmax.reduceat(values, starts, axis=axis)  # Ignores NaN beside a number.
+    look: dict[str, Any] = {"vmin": 0, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
+    panel.imshow(values, COLOURS, extent=ends, **look)
+    panel.patch.set_facecolor(GREY)
+
+
+def pooled(cells: int, side: float) -> int:
+    """How many cells share a dot where so many lie along `side` inches."""
+    return math.ceil(round(cells / (300 * side), 6))
+
+
+def paint_pattern(
+    panel: Axes,
+    prompt: Prompt,
+    pattern: Float[torch.Tensor, "query key"],
+    targets: Bool[torch.Tensor, "query key"] | None = None,
+) -> None:
+    """A pattern with its targets outlined; keys that a query cannot see are grey."""
+    paint(panel, pattern.masked_fill(prompt.hidden, np.nan).numpy())
+    if targets is not None:
+        cell = 72 * _sides(panel)[0] / len(pattern)
+        panel.add_collection(border(targets.numpy(), cell))
+
+
+def border(cells: Bool[np.ndarray, "query key"], cell: float) -> LineCollection:
+    """Lines around the targets: they cover no cell, whose side is `cell` points."""
+    padded = np.pad(cells, 1)
+    above, beside = (np.argwhere(np.diff(padded, axis=axis)) - 0.5 for axis in (0, 1))
+    lines = [((k - 1, q), (k, q)) for q, k in above] + [((k, q - 1), (k, q)) for q, k in beside]
+    return LineCollection(lines, colors=ACCENT, linewidths=min(0.5, cell / 9))
+
+
+def pattern_legend(prompt: Prompt, targets: str | None) -> list[Patch]:
+    """The colours of a pattern other than the weights: outlined `targets`, and hidden keys."""
+    patches = []
+    if targets is not None:
+        patches.append(Patch(facecolor="none", edgecolor=ACCENT, label=targets))
+    if prompt.causal:
+        patches.append(hidden_patch())
+    return patches
+
+
+def hidden_patch() -> Patch:
+    """The legend entry of the keys after a query."""
+    return Patch(facecolor=GREY, label="later tokens: not visible to the query")
 
 
 def whole_ticks(panel: Axes, across: str, down: str, *, bottom: bool, first: bool) -> None:
-    """Whole numbers on both axes; words and numbers at the outer panels only."""
+    """Whole numbers on both axes; labels and numbers on the outer panels only."""
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-    panel.tick_params(length=2, width=0.5, labelsize=6, pad=2, labelbottom=bottom, labelleft=first)
-    panel.set_xlabel(across if bottom else "", labelpad=1)
-    panel.set_ylabel(down if first else "", labelpad=2)
+    panel.tick_params(labelbottom=bottom, labelleft=first)
+    panel.set_xlabel(across if bottom else "")
+    panel.set_ylabel(down if first else "")

@@ -1,4 +1,4 @@
-"""How every figure looks, whatever the caller has set; and how it is written."""
+"""The style of every figure, independent of the caller's settings; and figures as files."""
 
 import io
 import os
@@ -12,34 +12,40 @@ import matplotlib
 import matplotlib.style
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from interp.errors import InputError
 
-_FILE = Path(__file__).with_name("interp.mplstyle")
 STYLE: dict[str, Any] = {
     str(name): value
-    for name, value in matplotlib.rc_params_from_file(_FILE, use_default_template=False).items()
+    for name, value in matplotlib.rc_params_from_file(
+        Path(__file__).with_name("interp.mplstyle"), use_default_template=False
+    ).items()
 }
 """The settings in `interp.mplstyle`, by name."""
 
 FONT: str = STYLE["font.family"][0]
 
-ACCENT = "#d55e00"  # Vermilion, which every kind of colour vision tells from blue.
-GREY = "#e0e0e0"
-# From light to dark: it reads without colour, and on paper. Where there is no value it is
-# transparent, but grey: transparent black leaves a dark seam in PDF viewers.
+# Colours of Okabe and Ito (2008), which differ for every kind of colour vision.
+ACCENT, BLUE, GREEN, PINK, SKY = "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9"
+QUIET, GREY = "#555555", "#e0e0e0"
+# From light to dark: readable without colour, and on paper. Missing values are transparent grey:
+# transparent black leaves a dark seam in PDF viewers.
 COLOURS = matplotlib.colormaps["Blues"].with_extremes(bad=to_rgba(GREY, 0))
-# From less (purple) over none (white) to more (orange), apart for every kind of colour vision.
+# From less (purple) through none (white) to more (orange).
 DIFFERENCES = matplotlib.colormaps["PuOr_r"].with_extremes(bad=to_rgba(GREY, 0))
-QUIET = "#555555"
 HATCH: dict[str, Any] = {"facecolor": GREY, "edgecolor": "#999999", "hatch": "//////"}
+DASHED: dict[str, Any] = {"color": QUIET, "linewidth": 0.5, "linestyle": "--"}
+NOTES = "notes"
+"""Mark (gid) of the notes under a figure."""
+
 _SETTINGS = threading.RLock()
 _METADATA = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Matplotlib's own defaults and `STYLE`, whatever the caller has set, and that back after.
+    """Matplotlib's defaults and `STYLE`; the caller's settings come back afterwards.
 
     Settings belong to the whole process, so one thread at a time.
     """
@@ -47,23 +53,37 @@ def styled() -> Iterator[None]:
         yield
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+def save_figure(figure: Figure, path: str | os.PathLike[str], *, notes: bool = True) -> None:
     """Write `figure` as `.png` (300 dpi), `.svg` or `.pdf`: the same bytes each time.
 
+    Args:
+        figure: From a function of `interp.show.figures`.
+        path: File to write; its folder must exist.
+        notes: Whether to keep the notes at the foot; False for a figure in a paper.
+
     Raises:
-        InputError: If the ending is none of these, or the folder is not there.
+        InputError: If the ending is another, or the folder does not exist.
     """
     path = Path(path)
     if path.suffix not in _METADATA:
         raise InputError(f"path must end in {', '.join(_METADATA)}, got {path.name}")
     if not path.parent.is_dir():
-        raise InputError(f"path must be in a folder that is there, got {path}")
+        raise InputError(f"path must be in a folder that exists, got {path}")
+    metadata = _METADATA[path.suffix]
     with styled():
-        figure.savefig(path, format=path.suffix[1:], dpi=300, metadata=_METADATA[path.suffix])
+        area = None if notes else _without_notes(figure)
+        figure.savefig(path, format=path.suffix[1:], dpi=300, metadata=metadata, bbox_inches=area)
+
+
+def _without_notes(figure: Figure) -> Bbox:
+    """The part of the page above the notes, in inches."""
+    tops = [text.get_position()[1] for text in figure.texts if text.get_gid() == NOTES]
+    width, height = figure.get_size_inches()
+    return Bbox([[0, height * min(tops, default=0)], [width, height]])
 
 
 def as_png(figure: Figure) -> bytes:
-    """`figure` as a picture for a screen (144 dpi): the same bytes each time."""
+    """`figure` as a PNG for a screen (144 dpi): the same bytes each time."""
     file = io.BytesIO()
     with styled():
         figure.savefig(file, format="png", dpi=144)

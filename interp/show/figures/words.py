@@ -1,27 +1,29 @@
-"""What was run, in words for a figure."""
+"""Models, prompts and heads in words for a figure."""
+
+from typing import Any
+
+import torch
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.kind import KINDS
+from interp.kinds.kind import kind_of, kinds_of
+from interp.kinds.targets import NONE, earlier_copies
 from interp.scan.table import HeadScan
-from interp.show.figures.texts import inches, prose
-from interp.show.pages.scored import early_kinds, probe_of, scored_over
+from interp.show.about import early_kinds, probe_of, scored_over
+from interp.show.figures.texts import ending, legible
+from interp.show.prompt import Prompt, Text
 
 
 def model_name(scan: HeadScan) -> str:
     """The model's name; of a long one the end."""
-    name = prose(str(scan.made_by.get("model", "attention patterns")))
-    name = name if len(name) < 200 else "…" + name[-199:]
-    while inches(name, 10.0) > 4.2:
-        name = "…" + name[2:]
-    return name
+    return ending(str(scan.made_by.get("model", "attention patterns")), 4.2)
 
 
 def what_was_run(scan: HeadScan) -> str:
     """The probe that the scores come from, in words."""
     probe = probe_of(scan)
     if probe is None:
-        return "Labels of given attention patterns: no record of what was run."
+        return "Labels of attention patterns from outside: there is no record of the model's run."
     bos = "" if scan.made_by.get("bos") is None else "BOS, then "
     early = early_kinds(scan)
     return (
@@ -33,7 +35,7 @@ def what_was_run(scan: HeadScan) -> str:
 
 
 def head_name(scan: HeadScan | None, head: Head) -> str:
-    """The head with the model's name, its label and the score behind it, as far as known.
+    """The head with the model's name, its label and that label's score, as far as known.
 
     Raises:
         InputError: If the scan lacks the head.
@@ -44,18 +46,67 @@ def head_name(scan: HeadScan | None, head: Head) -> str:
     if not rows:
         raise InputError(f"scan must hold {head}, got {len(scan.frame)} heads without it")
     label = rows[0]["label"]
-    kind = _scored_kind(label)
-    score = "" if kind is None else f" (score {rows[0][kind]:.2f})"
+    kind = kind_of(label)
+    score = f" (score {rows[0][kind.name]:.2f})" if kind and kind.label == label else ""
     return f"{model_name(scan)}: {head}, {label}{score}"
 
 
-def about_score(scan: HeadScan | None, head: Head) -> list[str]:
-    """What the score is that `head_name` gives, in a sentence, if it gives one."""
-    labels = [] if scan is None else scan.frame.loc[scan.frame["name"] == str(head), "label"]
-    if scan is None or not any(map(_scored_kind, labels)):
-        return []
-    return [f"The score is the mean attention mass on the kind's targets over {scored_over(scan)}."]
+def about_score(scan: HeadScan | None, head: Head) -> str:
+    """What the score of `head_name` is, in a sentence; empty if there is no score."""
+    if scan is None or "score" not in head_name(scan, head):
+        return ""
+    return f" The score is the mean attention mass on the targets over {scored_over(scan)}."
 
 
-def _scored_kind(label: str) -> str | None:
-    return next((kind.name for kind in KINDS.values() if kind.label == label), None)
+def kind_of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> str | None:
+    """The kind of the head's label; None if there is none, or its window is forced."""
+    if scan is None or prompt.keys is not None:
+        return None
+    label = "".join(scan.frame.loc[scan.frame["name"] == str(head), "label"])
+    kind = kind_of(label)
+    chosen = kind is not None and label in kind.scored_labels
+    return kind.name if chosen and kind.name in kinds_of(prompt.causal) else None
+
+
+def in_words(prompt: Prompt, made_by: dict[str, Any]) -> str:
+    """The prompt in words: how long, BOS or not, where it repeats, how it begins."""
+    tokens = prompt.text.ids
+    words, bos = [size(prompt)], made_by.get("bos")
+    if prompt.keys is not None:
+        words.append(f"attending to {_counted(len(prompt.keys))} of another text")
+    opening = int((tokens == bos).int().cumprod(0).sum()) if bos is not None else 0
+    if "bos" in made_by:
+        words.append(["no BOS", "BOS first", "BOS twice"][min(opening, 2)])
+    body = tokens[opening:]
+    copies = enumerate(earlier_copies(body[None])[0, :, 0].tolist())
+    period = next((here - copy for here, copy in copies if copy != NONE), None)
+    if period is None:
+        words.append("no token repeats")
+    elif torch.equal(body[period:], body[:-period]):
+        words.append(f"then {period} tokens that repeat from position {opening + period} on")
+    else:
+        words.append("some tokens repeat")
+    begins = " The other text begins: ".join(
+        _begins(text) for text in (prompt.text, prompt.keys) if text is not None
+    )
+    return f"Prompt: {', '.join(words)}. It begins: {begins}"
+
+
+def _begins(text: Text) -> str:
+    labels = (legible(token) for token in text.texts[:10])
+    # The dot stays on the line of the token before it.
+    begins = "\u00a0· ".join(label if len(label) < 25 else label[:23] + "…" for label in labels)
+    return f"{begins}{' …' if len(text) > 10 else ''}"
+
+
+def size(prompt: Prompt) -> str:
+    """The number of tokens in words, as `the first 1,024 of 3,000 tokens`."""
+    shown, words = len(prompt.text), _counted(prompt.whole)
+    if shown == prompt.whole:
+        return words
+    rest = "" if prompt.causal else ", whose attention to the others is not shown"
+    return f"the first {shown:,} of {words}{rest}"
+
+
+def _counted(tokens: int) -> str:
+    return f"{tokens:,} token{'' if tokens == 1 else 's'}"

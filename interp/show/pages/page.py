@@ -1,8 +1,8 @@
-"""What a page of heads shows, and how it is saved: a `Gallery`.
+"""The content of a page of heads, and its file: `Gallery`.
 
 The page holds all heads as small pictures, grouped by label, and each in full with its tokens.
-It is one file that refers to nothing outside. How weights become bytes is in
-`interp.show.pages.packing`, how data becomes HTML in `interp.show.pages.webpage`.
+It is one file that refers to nothing outside. `interp.show.pages.packing` packs the weights,
+`interp.show.pages.webpage` writes the HTML.
 """
 
 import os
@@ -18,9 +18,9 @@ from interp.files import staged
 from interp.heads import Head
 from interp.kinds.kind import KINDS, Kind, kind_of, kinds_in
 from interp.scan.table import HeadScan
+from interp.show.about import probe_of, scored_over, thresholds_of
 from interp.show.pages import webpage
-from interp.show.pages.prompts import Prompt, thresholds_of
-from interp.show.pages.scored import probe_of, scored_over
+from interp.show.pages.packing import PackedPrompt
 from interp.show.pages.sheet import Section, sheet
 from interp.text import prose
 
@@ -29,39 +29,37 @@ from interp.text import prose
 class Gallery:
     """A page of heads, made by `gallery`.
 
-    In a notebook it shows itself, in a frame of its own, and brings a still picture (PNG) for
-    where pages cannot be shown.
+    In a notebook it displays itself in a frame, and as a still picture (PNG) if pages cannot be
+    displayed.
 
     Attributes:
-        title: Of the page.
+        title: Title of the page.
         scan: The table with the heads' labels and scores.
         heads: The heads on the page.
         prompts: The prompts, each with the packed weights of those heads.
-        notes: What the page says about itself; first of all what was left out.
-        alone: The one head that the page shows in full, if it is a page of one head.
+        notes: Notes on the page; the first says what was left out.
+        alone: The only head, if it is a page of one head in full.
     """
 
     title: str
     scan: HeadScan
     heads: list[Head]
-    prompts: list[Prompt]
+    prompts: list[PackedPrompt]
     notes: list[str]
     alone: Head | None = None
 
     def head(self, name: Any) -> "Gallery":
-        """One of the heads in full, with its tokens, as a page of its own.
-
-        It shows itself in a notebook and is saved as the whole is.
+        """One of the heads in full, with its tokens, as a page that can be saved as well.
 
         Args:
-            name: `L5H1`, `5.1` or `(5, 1)`.
+            name: Head as `L5H1`, `5.1` or `(5, 1)`.
 
         Raises:
             InputError: If the head is not on this page.
         """
         head = Head.parse(name)
         if head not in self.heads:
-            raise InputError(f"name must be a head of the gallery, got {head}, which is not")
+            raise InputError(f"name must be a head of the gallery, got {head}")
         title = f"{head} in {self.title}"
         notes = [note for prompt in self.prompts for note in prompt.notes]
         return replace(self, title=title, heads=[head], notes=notes, alone=head)
@@ -79,16 +77,11 @@ class Gallery:
     @cached_property
     def _html(self) -> str:
         rows = self._rows()
-        also = [[word for word in row["labels"] if word != row["label"]] for row in rows]
-        table = [
-            (
-                row["name"],
-                prose(row["label"]),
-                _fixed(row["score"]),
-                prose(", ".join(others)) if others else "",
-            )
-            for row, others in zip(rows, also, strict=True)
-        ]
+        table = []
+        for row in rows:
+            also = ", ".join(word for word in row["labels"] if word != row["label"])
+            label, also = (prose(words) if words else "" for words in (row["label"], also))
+            table.append((row["name"], label, _fixed(row["score"]), also))
         blocks = {
             f"w{i}-{head}": prompt.weights[head]
             for i, prompt in enumerate(self.prompts)
@@ -106,7 +99,7 @@ class Gallery:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to an `.html` file, whole or not at all, and return its path.
 
-        Folders on the way to it that are not there are made.
+        Missing folders are created.
 
         Raises:
             InputError: If the ending is another, or the folder cannot be written to.
@@ -124,10 +117,11 @@ class Gallery:
     def _repr_png_(self) -> bytes:
         rows, prompt = self._rows(), self.prompts[0]
         if self.alone:
-            # Needs the figures, which a page of all heads does without.
-            from interp.show.pages.still import head_picture
+            # A page of all heads needs no matplotlib.
+            from interp.show.figures.head import head_figure
+            from interp.show.figures.style import as_png
 
-            return head_picture(self.scan, prompt, self.alone)
+            return as_png(head_figure(prompt, self.alone, self.scan))
         sections = []
         for word in self._groups(rows):
             members = [row for row in rows if row["label"] == word]
@@ -140,19 +134,18 @@ class Gallery:
     def _rows(self) -> list[dict[str, Any]]:
         """What the page knows of each head."""
         frame = self.scan.frame.astype(object)
-        records = frame.where(frame.notna(), None).to_dict("records")
-        found = {record["name"]: record for record in records}
+        records = frame.where(frame.notna(), None).set_index("name").to_dict("index")
         rows = []
         for head in self.heads:
-            row = found[str(head)]
+            row = records[str(head)]
             scores = {
-                kind: None if row[kind] is None else round(row[kind], 4) for kind in self._kinds
+                name: None if row[name] is None else round(row[name], 4) for name in self._kinds
             }
-            kind = _kind(row["label"])
-            score = scores.get(kind) if kind else None
+            kind = kind_of(row["label"])
             about = {"name": str(head), "layer": head.layer, "head": head.head}
             about |= {"label": row["label"], "labels": list(row["labels"])}
-            rows.append(about | {"kind": kind, "score": score, "scores": scores})
+            about |= {"kind": kind and kind.name, "score": scores.get(kind.name) if kind else None}
+            rows.append(about | {"scores": scores})
         return rows
 
     @property
@@ -166,11 +159,11 @@ class Gallery:
 
     def _data(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         held = [word for row in rows for word in row["labels"]]
-        words = [kind.label for kind in KINDS.values()]
-        words += [word for kind in KINDS.values() for word in kind.labels[1:]]
+        words = [word for kind in KINDS.values() for word in kind.labels]
         words = [w for w in words if w in held] + sorted(set(held) - set(words))
-        thresholds, kinds = thresholds_of(self.scan), self._kinds
+        kinds, thresholds = self._kinds, thresholds_of(self.scan)
         cross, over = any(prompt.keys for prompt in self.prompts), scored_over(self.scan)
+        causal = "induction" in kinds
         return {
             "about": _about(self.scan, self.title, cross),
             "notes": [
@@ -179,15 +172,16 @@ class Gallery:
                 *_of_labels(self.prompts),
             ],
             "alone": self.alone and str(self.alone),
-            "scored": f"Scores over {over}, whatever prompt is shown:" if kinds else "",
-            "kinds": [{"kind": kind.name, "word": kind.label} for kind in kinds.values()],
+            "scored": f"Scores over {over}, not over this prompt:" if kinds else "",
+            "kinds": [{"kind": name, "word": kind.label} for name, kind in kinds.items()],
             "looks": {
-                word: kind.looks(thresholds, causal="induction" in kinds)
+                word: kind.looks(thresholds, causal=causal)
                 for kind in kinds.values()
                 for word in kind.scored_labels
             },
             "labels": [
-                {"word": word, "kind": _kind(word), "count": held.count(word)} for word in words
+                {"word": word, "kind": kind and kind.name, "count": held.count(word)}
+                for word, kind in ((word, kind_of(word)) for word in words)
             ],
             "groups": self._groups(rows),
             "heads": rows,
@@ -212,55 +206,48 @@ class Gallery:
 
 
 def _about(scan: HeadScan, title: str, cross: bool) -> str:
-    """What the labels come from, in words, and the model, if the title does not name it."""
+    """The origin of the labels, in words, and the model, if the title does not name it."""
     name = prose(str(scan.made_by["model"])) if "model" in scan.made_by else title
     model = "" if name in title else f"{name}. "
     if cross:
-        return "Heads that look at another text have no labels: no kind is defined for them."
+        return "Cross-attention: queries and keys are of two texts, and heads have no labels."
     probe = probe_of(scan)
     if probe is None:
-        return f"{model}Labels and scores come with the patterns; no probe is on record."
+        return f"{model}Labels and scores were computed from attention patterns."
     return (
-        f"{model}Labels and scores come from a scan of {probe['rows']} prompts of"
-        f" {probe['length']} random tokens that repeat, not from the prompts shown here."
+        f"{model}Labels and scores are from a scan of {probe['rows']} prompts of"
+        f" {probe['length']} random tokens that repeat, not from the prompts on this page."
     )
-
-
-_SCORES = (
-    "The number under a picture is a score of the head: the mean attention, over {over}, on the"
-    " targets of the label or score that the heads are chosen or sorted by, else of its own label."
-)
 
 
 def _notes(alone: bool, cross: bool, over: str) -> list[str]:
     """How to read the pictures, of one head or of all."""
     sides = "queries go down, keys across"
     if cross:
-        sides = "queries, of one text, go down, keys, of another, across"
-    read = f"{sides}, counted from 0, and the colour is the attention weight from 0 to 1."
-    steps = "Weights are kept in steps of 1/255, so that each is within 0.002 of the model's."
+        sides = "queries of one text go down, keys of another across"
+    read = f"{sides}, counted from 0; the colour is the attention weight from 0 to 1."
+    steps = "Weights are stored in steps of 1/255: each is within 0.002 of the model's."
     if alone:
         return [f"{read[0].upper()}{read[1:]} {steps}"]
+    score = (
+        " The number under a picture is the score of its own label, or of the label or score that"
+        f" you chose: the mean attention on the targets over {over}."
+    )
     return [
-        f"Each picture is one head: {read}" + ("" if cross else f" {_SCORES.format(over=over)}"),
+        f"Each picture is one head: {read}{'' if cross else score}",
         f"{steps} In small pictures of long prompts a pixel is the largest weight of its block.",
     ]
 
 
-def _of_labels(prompts: Sequence[Prompt]) -> list[str]:
-    """What the signs in the names of tokens are, if there are any that need it."""
-    names = "".join(label for p in prompts for label in (*p.labels, *(p.across.labels)))
-    told = []
+def _of_labels(prompts: Sequence[PackedPrompt]) -> list[str]:
+    """The meaning of signs in the names of tokens, if there are any."""
+    names = "".join(label for p in prompts for label in (*p.labels, *p.across.labels))
+    notes = []
     if "\ufffd" in names:
-        told.append("\ufffd is a token that holds a piece of a character, and has its id after #")
+        notes.append("\ufffd#1234 is part of a character, with the token's id")
     if re.search(r"U\+[0-9A-F]{4}", names):
-        told.append("U+200B and the like are characters that cannot be seen, by their numbers")
-    return [f"In the names of tokens {', and '.join(told)}."] if told else []
-
-
-def _kind(label: str) -> str | None:
-    kind = kind_of(label)
-    return kind and kind.name
+        notes.append("U+200B is an invisible character, by its number")
+    return [f"Token names: {'; '.join(notes)}."] if notes else []
 
 
 def _fixed(score: float | None) -> str:

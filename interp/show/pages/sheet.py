@@ -1,4 +1,4 @@
-"""All heads in one still picture: for a page without scripts, and for a notebook without a page."""
+"""All heads in one still picture, for a page without scripts and a notebook without HTML."""
 
 import io
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 SIDE = 56
-"""Pixels of one head, at most."""
+"""Most pixels of a head's side."""
 
 _COLUMNS, _ACROSS, _DOWN = 12, 80, 82
 _SECTION, _EDGE = 26, 12
@@ -30,14 +30,14 @@ class Section:
 def sheet(sections: Sequence[Section], *, causal: bool = True) -> bytes:
     """A PNG with the sections one below the other; the same bytes each time.
 
-    Where `causal`, later keys are out of sight.
+    With `causal`, keys after the query are grey.
     """
     rows = [-(-len(section.pictures) // _COLUMNS) for section in sections]
     height = 2 * _EDGE + sum(_SECTION + r * _DOWN for r in rows)
     page = Image.new("P", (2 * _EDGE + _COLUMNS * _ACROSS, height), 254)
     page.putpalette(_palette())
     draw = ImageDraw.Draw(page)
-    draw.fontmode = "1"  # Letters without grey edges, whose colours the palette lacks.
+    draw.fontmode = "1"  # Letters without grey edges: the palette lacks their colours.
     small, large = (ImageFont.load_default(size) for size in (10, 13))
     top = _EDGE
     for section, count in zip(sections, rows, strict=True):
@@ -56,7 +56,7 @@ def sheet(sections: Sequence[Section], *, causal: bool = True) -> bytes:
 
 
 def _image(picture: UInt8[Tensor, "down across"], causal: bool) -> Image.Image:
-    """One head, drawn large if it is small; the last three colours are not weights."""
+    """One head, enlarged if it is small; the last three colours are not weights."""
     steps = picture.numpy().astype(np.int32) * 252 // 255
     if causal:
         steps[np.triu_indices(len(steps), 1)] = 253
@@ -65,7 +65,7 @@ def _image(picture: UInt8[Tensor, "down across"], causal: bool) -> Image.Image:
 
 
 def _palette() -> list[int]:
-    """From light to dark in 253 colours, then what is out of sight, the ground, and the ink."""
+    """253 colours from light to dark, then those of hidden cells, of the ground and of the text."""
     anchors = np.array([_rgb(colour) for colour in _BLUES])
     at = np.linspace(0, len(anchors) - 1, 253)
     ramp = [np.interp(at, range(len(anchors)), channel) for channel in anchors.T]

@@ -1,9 +1,8 @@
 """The one door to HTML and circuitsvis: from data to one self-contained page.
 
-Whatever comes from outside (token texts, names, titles, labels) reaches the page in two ways
-only: as JSON in which no character can end a script element, or through `html.escape`. A
-content security policy lets nothing in but the page's own script, by its hash, and lets
-nothing out.
+Text from outside (tokens, names, titles, labels) reaches the page in two ways only: as JSON in
+which no character can end a script element, or through `html.escape`. A content security policy
+admits only the page's own scripts, by their hashes, and blocks every request.
 """
 
 import base64
@@ -27,7 +26,7 @@ addEventListener("message", (event) => {
   CircuitsVis.render("view", CircuitsVis.AttentionPattern, event.data);
 });
 """
-"""Runs beside circuitsvis' own script, in a frame without an origin."""
+"""Starts circuitsvis' script, in a frame without an origin."""
 
 
 def page(
@@ -39,21 +38,23 @@ def page(
     table: Iterable[tuple[str, ...]],
     interactive: bool = True,
 ) -> str:
-    """The HTML of a gallery, in which nothing refers to anything outside.
+    """The HTML of a gallery, which refers to nothing outside.
 
     Args:
-        title: Plain text.
-        data: What the page's script works on; goes in as JSON.
+        title: Title, as plain text.
+        data: Data of the page's script.
         blocks: Packed weights by the id of their element.
         picture: All heads as a PNG, for a reader without scripts.
         table: The same as text, a row per head.
-        interactive: Whether to carry circuitsvis' script, if it is installed.
+        interactive: Whether to include circuitsvis' script, if it is installed.
     """
     style, script = _asset("gallery.css"), _asset("gallery.js") + _asset("view.js")
     allowed = [script]
     blocks = dict(blocks)
     if interactive and find_spec("circuitsvis") is None:
-        LOG.info("the page has no view by circuitsvis, which is not installed: pip install it")
+        LOG.info(
+            "circuitsvis is not installed, so the page has no view by it: pip install circuitsvis"
+        )
     elif interactive:
         allowed.append(_circuitsvis())
         blocks["circuitsvis"] = _deflated(_circuitsvis())
@@ -78,11 +79,11 @@ def page(
 
 
 def lab_page(title: str, data: Mapping[str, Any]) -> str:
-    """The HTML of the page to play with attention, in the gallery's frame and colours.
+    """The HTML of the attention lab, in the gallery's style.
 
     Args:
-        title: Plain text.
-        data: What the page's script works on; goes in as JSON.
+        title: Title, as plain text.
+        data: Data of the page's script.
     """
     parts = ("lab_maths", "lab_widgets", "lab_scores", "lab_heads", "lab")
     return document(
@@ -104,16 +105,16 @@ def document(
     allowed: Iterable[str] = (),
     **parts: str,
 ) -> str:
-    """A template filled in, with a policy that lets only its own scripts run and fetches nothing.
+    """A filled template, with a policy that runs only its own scripts and fetches nothing.
 
     Args:
-        template: Its file.
-        title: Plain text.
-        data: For the script, as JSON.
+        template: Name of its file.
+        title: Title, as plain text.
+        data: Data of the page's script, which becomes JSON.
         style: The page's CSS.
-        script: The page's own script.
+        script: The page's script.
         allowed: Other scripts that it starts.
-        parts: What else the template asks for, as HTML.
+        parts: Other fields of the template, as HTML.
     """
     hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in (script, *allowed))
     policy = (
@@ -131,15 +132,14 @@ def document(
 
 
 def frame(document: str, *, height: int) -> str:
-    """A page inside a frame of its own, for a notebook.
+    """A page inside a frame, for a notebook.
 
-    The frame has no origin and no way to the notebook around it: two on one page do not
-    disturb each other. It is ASCII, so that its script is the same, and its hash right, whatever
-    encoding the notebook's own page is read in.
+    The frame has no origin and no access to the notebook: two on one page do not affect each
+    other. It is ASCII, so that the hash of its script is right in any encoding of the notebook.
 
     Args:
         document: The page.
-        height: Of the frame, in pixels; a reader can drag it taller.
+        height: Height of the frame in pixels; a reader can drag it taller.
     """
     inside = html.escape(document).encode("ascii", "xmlcharrefreplace").decode("ascii")
     return (
@@ -150,7 +150,7 @@ def frame(document: str, *, height: int) -> str:
 
 
 def as_json(data: Any) -> str:
-    r"""JSON that can stand in a script element, whatever text is in it.
+    r"""JSON that is safe inside a script element, whatever text it contains.
 
     Example:
         >>> as_json("</script>")
@@ -164,10 +164,10 @@ def as_json(data: Any) -> str:
 
 @lru_cache
 def _circuitsvis() -> str:
-    """Circuitsvis' own script, which the package brings, and what starts it."""
+    """Circuitsvis' script, which comes with the package, and the driver that starts it."""
     script = files("circuitsvis") / "dist" / "cdn" / "iife.js"
     text = script.read_text(encoding="utf-8").replace("</script", "<\\/script")
-    # The address of a map for debuggers, which would be looked up beside the page.
+    # The address of a source map, which a browser would fetch.
     text = "\n".join(line for line in text.splitlines() if not line.startswith("//# source"))
     return text + _DRIVER
 

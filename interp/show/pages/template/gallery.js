@@ -1,6 +1,6 @@
 "use strict";
 // All heads at a glance: unpacking, colours, thumbnails, order and filter. Text from outside
-// reaches the page through textContent alone.
+// reaches the page only through textContent.
 
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
@@ -19,7 +19,7 @@ const make = (tag, text = "", more = {}) => {
 const fixed = (score) => (score === null ? "" : score.toFixed(2));
 const weightText = (step) => (step ? (step / STEPS).toFixed(3) : "less than 0.002");
 
-// A character that no font here has is drawn as a box, the same for all: its number says more.
+// A character that no font has is drawn as a box, the same for all: its number says more.
 const missing = (() => {
   const canvas = Object.assign(document.createElement("canvas"), { width: 24, height: 24 });
   const context = canvas.getContext("2d", { willReadFrequently: true });
@@ -54,8 +54,8 @@ async function inflate(id) {
 }
 
 const weightsOf = (prompt, head) => inflate(`w${prompt}-${head.name}`);
-const keysOf = (prompt) => prompt.keys ?? prompt; // The text that is looked at; its own mostly.
-const inSight = (prompt, query, key) => !prompt.causal || key <= query;
+const keysOf = (prompt) => prompt.keys ?? prompt; // The keys' text, usually the same.
+const visible = (prompt, query, key) => !prompt.causal || key <= query;
 function cell(prompt, query, key) {
   const n = prompt.labels.length;
   return prompt.causal ? key * n - (key * (key - 1)) / 2 + query - key : key * n + query;
@@ -82,7 +82,7 @@ function paint(canvas, prompt, down, across, at) {
   const context = canvas.getContext("2d");
   const image = context.createImageData(across, down);
   for (let query = 0; query < down; query++) {
-    for (let key = 0; key < across && inSight(prompt, query, key); key++) {
+    for (let key = 0; key < across && visible(prompt, query, key); key++) {
       image.data.set(colours[at(query, key)], 4 * (query * across + key));
       image.data[4 * (query * across + key) + 3] = 255;
     }
@@ -121,7 +121,7 @@ function draw(button) {
   return drawThumbnail(button);
 }
 
-// What is in sight is drawn first.
+// Pictures on the screen are drawn first.
 const seen = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) if (isIntersecting) draw(target);
@@ -129,8 +129,7 @@ const seen = new IntersectionObserver(
   { rootMargin: "400px" },
 );
 
-// All else is drawn while there is nothing else to do, for a page is printed as it stands: weights
-// are unpacked too late for the print that asks for them.
+// The others are drawn when the browser is idle: a print would not wait for their weights.
 const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
 let drawing = false;
 async function drawRest() {
@@ -157,8 +156,8 @@ function redraw() {
     }
   }
   $("scale-words").textContent =
-    "attention from query (down) to key (across), the same scale in every picture" +
-    ($("scale").value === "root" ? "; colour goes by the square root of the weight" : "");
+    "attention weight from query (down) to key (across), the same scale in every picture" +
+    ($("scale").value === "root" ? "; colour by the square root of the weight" : "");
 }
 
 // One button per head, made once; order and filter only move them.

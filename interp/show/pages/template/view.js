@@ -1,7 +1,7 @@
 // One head in full: the picture with its tokens, the cell under the pointer, the keyboard.
 
 const view = { head: null, prompt: 0, weights: null, query: 0, key: 0, held: false, asked: false, size: 1, left: 0, top: 0 };
-view.coming = null; // What was asked for last: it opens once its weights are unpacked.
+view.coming = null; // The last requested head: it opens once its weights are unpacked.
 const prompt = () => data.prompts[view.prompt];
 const at = (query, key) => view.weights[cell(prompt(), query, key)];
 const lastKey = (query) => (prompt().causal ? query : keysOf(prompt()).labels.length - 1);
@@ -27,18 +27,18 @@ async function openHead(head) {
   );
   const looks = data.looks[head.label];
   $("marking").hidden = !(head.kind && head.kind in prompt().targets);
-  $("marking").querySelector("span").textContent = `outline the targets (such a head ${looks ?? ""})`;
+  $("marking").querySelector("span").textContent = `outline the targets${looks ? ` (${looks})` : ""}`;
   $("frame").replaceChildren();
   const two = Boolean(prompt().keys);
-  // CircuitsVis shows a text's attention to itself.
+  // CircuitsVis shows only a text's attention to itself.
   $("circuitsvis-open").hidden = !data.circuitsvis || two;
   $("circuitsvis-open").setAttribute("aria-expanded", false);
   $("circuitsvis-open").textContent =
-    "show in CircuitsVis" + (last >= 256 ? ` (${last + 1} tokens: takes a while)` : "");
+    "show in CircuitsVis" + (last >= 256 ? ` (slow: ${last + 1} tokens)` : "");
   for (const id of ["of-queries", "queries", "of-keys"]) $(id).hidden = !two;
   fillStrip($("queries"), two ? prompt() : null, (i) => point(i, strongestKey(i), true));
   fillStrip($("strip"), keysOf(prompt()), two ? (i) => point(view.query, i, true) : choose);
-  // Alone on its page a head is no dialog, and must not draw a notebook's focus to itself.
+  // A single head is not a dialog, and must not take a notebook's focus.
   if (data.alone) $("view").open = true;
   else {
     const choosing = document.activeElement === $("prompt-here");
@@ -61,7 +61,7 @@ function strongestKey(query) {
   return best;
 }
 
-// A token of the strip becomes the query or, if so chosen, the key.
+// A token of the strip becomes the query or, if chosen so, the key.
 function choose(i) {
   if ($("role").value === "query") point(i, strongestKey(i), true);
   else point(Math.max(firstQuery(i), view.query), i, true);
@@ -79,16 +79,16 @@ function point(query, key, held = view.held) {
   drawCross();
   const byQuery = $("role").value === "query";
   const two = Boolean(prompt().keys);
-  // Of two texts the one is shaded that the role asks about; in the other the token is marked.
+  // Of two texts, one is shaded; in the other the query or key is marked.
   if (two) shadeStrip($(byQuery ? "queries" : "strip"), byQuery ? query : key, () => null);
   const [strip, here] = [two && !byQuery ? "queries" : "strip", byQuery ? query : key];
   shadeStrip($(strip), two ? -1 : here, (i) => {
     const place = byQuery ? [query, i] : [i, key];
-    return inSight(prompt(), ...place) ? at(...place) / STEPS : undefined;
+    return visible(prompt(), ...place) ? at(...place) / STEPS : undefined;
   });
 }
 
-// Shades tokens by weight: undefined is out of sight, and null without a shade.
+// Shades tokens by weight: undefined is not visible to the query, null has no shade.
 function shadeStrip(strip, here, weightOf) {
   const light = document.documentElement.dataset.theme === "light";
   [...strip.children].forEach((element, i) => {
@@ -108,7 +108,7 @@ function redrawHead() {
   view.left = view.top = narrow ? 44 : 92;
   const room = Math.min($("view").clientWidth - 40 - view.left, innerHeight * (data.alone ? 0.65 : 0.8) - view.top, 900);
   view.size = Math.max(1, Math.min(28, Math.floor(room / Math.max(n, keys)))) * Number($("zoom").value);
-  // Lines would hide cells as thin as they are, unless they are asked for.
+  // Lines would hide thin cells, unless the reader switches them on.
   if (!view.asked) $("mark").checked = view.size >= 3;
   const [across, down] = [keys * view.size, n * view.size];
   const [width, height] = [view.left + across + 2, view.top + down + 2];
@@ -136,7 +136,7 @@ function redrawHead() {
   point(view.query, view.key);
 }
 
-// As many token names along both sides as there is room for.
+// As many token names along both sides as fit.
 function drawNames(context) {
   const step = Math.max(1, Math.ceil(12 / view.size));
   const most = view.left < 60 ? 4 : 10;
@@ -254,7 +254,7 @@ $("map").addEventListener("keydown", (event) => {
   point(...place(), true);
 });
 
-// From head to head in the order that the page shows, from the one that was asked for last.
+// From head to head in the order of the page, from the last requested one.
 function step(way) {
   const shown = [...$("heads").querySelectorAll(".head")].map(({ head }) => head);
   const here = shown.indexOf(view.coming.head);
@@ -285,7 +285,7 @@ $("zoom").addEventListener("change", redrawHead);
 $("role").addEventListener("change", () => point(view.query, view.key));
 addEventListener("resize", redrawHead);
 
-// The same head in CircuitsVis, in a frame of its own; labels keep their blanks visible.
+// The same head in CircuitsVis, in a frame; labels keep their blanks visible.
 $("circuitsvis-open").addEventListener("click", async () => {
   const open = $("circuitsvis-open").getAttribute("aria-expanded") === "true";
   $("circuitsvis-open").setAttribute("aria-expanded", !open);
@@ -310,6 +310,6 @@ function remember(hash) {
   try {
     history.replaceState(null, "", hash);
   } catch {
-    // In a notebook's frame there is no address to keep it in.
+    // A notebook's frame has no address.
   }
 }

@@ -1,0 +1,243 @@
+"""Attention patterns of any source, one prompt at a time: what figures and pages show."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.heads import Head
+from interp.kinds.looks import marked_of_head
+from interp.kinds.targets import NONE
+from interp.patterns.read import carries_tokens, take
+from interp.patterns.tensor import AttentionPatterns, as_numbers, check_pattern
+from interp.scan.table import HeadScan
+from interp.show.about import special_of, thresholds_of
+from interp.text import distinct
+
+LONGEST = 1024
+"""Most tokens of a prompt that a page or a figure shows."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """The tokens along one side of a pattern.
+
+    Attributes:
+        ids: Token ids, without padding.
+        texts: Text of each token.
+    """
+
+    ids: Int[Tensor, " pos"]
+    texts: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def labels(self) -> list[str]:
+        """The visible text of each token; different tokens have different labels."""
+        return distinct(self.texts, self.ids.tolist())
+
+    def beginning(self, most: int) -> "Text":
+        """The first `most` tokens."""
+        return Text(self.ids[:most].cpu(), list(self.texts[:most]))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt of a run, without padding: its tokens and its patterns.
+
+    Attributes:
+        text: The queries' tokens.
+        layers: The pattern of each layer, by the layer's number.
+        whole: Number of tokens of the whole prompt, which may be cut here.
+        keys: The keys' tokens where they are of another text (cross-attention).
+        causal: Whether each query sees only itself and earlier tokens.
+        special: Ids of special tokens.
+        named: Whether the source numbers its layers; otherwise they count from 0.
+    """
+
+    text: Text
+    layers: Mapping[int, Float[Tensor, "head query key"]]
+    whole: int
+    keys: Text | None = None
+    causal: bool = True
+    special: Collection[int] = ()
+    named: bool = True
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of its tokens."""
+        return self.text.ids.tolist()
+
+    @property
+    def labels(self) -> list[str]:
+        """The visible text of each token."""
+        return self.text.labels
+
+    @property
+    def across(self) -> Text:
+        """The keys' tokens."""
+        return self.text if self.keys is None else self.keys
+
+    @property
+    def hidden(self) -> Bool[Tensor, "query key"]:
+        """The cells that a query cannot see."""
+        return torch.full((len(self.text), len(self.across)), self.causal).triu(1)
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longer side."""
+        return max(len(self.text), len(self.across))
+
+    def pattern(self, head: Head) -> Float[Tensor, "query key"]:
+        """The attention of `head`, in float32 on the CPU.
+
+        Raises:
+            InputError: If the patterns lack it.
+        """
+        if head.layer not in self.layers or head.head >= len(self.layers[head.layer]):
+            heads = len(next(iter(self.layers.values()), ()))
+            raise InputError(
+                f"patterns must hold {head}, got layers {list(self.layers)} of {heads} heads"
+            )
+        return self.layers[head.layer][head.head].detach().cpu().float()
+
+    def targets_of(self, kind: str, head: Head, scan: HeadScan) -> Bool[Tensor, "query key"]:
+        """The cells where a head of the kind should look; for a sink, also where `head` rests."""
+        special = [*special_of(scan), *self.special]
+        known = thresholds_of(scan), special
+        return marked_of_head(kind, self.text.ids, self.pattern(head), *known, causal=self.causal)
+
+
+def one_prompt(
+    patterns: Any,
+    tokens: Any = None,
+    texts: Sequence[Any] | None = None,
+    layers: Sequence[int] | None = None,
+    row: int | None = None,
+    whole: int | None = None,
+    *,
+    causal: bool | None = None,
+    cross: bool = False,
+) -> Prompt:
+    """The prompt in `row` of patterns of any source, as `interp.gallery` takes them.
+
+    Args:
+        patterns: As for `interp.gallery`, like the next three.
+        tokens: Token ids that were run.
+        texts: Text of each token.
+        layers: Numbers of the layers.
+        row: Row of a batch; a batch of several prompts requires it.
+        whole: Number of tokens of the whole prompt, if the patterns are cut.
+        causal: Whether each query sees only itself and earlier tokens.
+        cross: Whether cross-attention is accepted.
+
+    Raises:
+        InputError: If patterns, tokens and texts do not match, or the prompt cannot be drawn.
+    """
+    prompts = list(prompts_of(patterns, tokens, texts, layers, causal=causal))
+    if row is None and len(prompts) > 1:
+        raise InputError(f"row must be given for a batch of {len(prompts)} prompts, got none")
+    if row is not None and not 0 <= row < len(prompts):
+        raise InputError(f"row must be from 0 to {len(prompts) - 1}, got {row}")
+    prompt = prompts[row or 0]
+    if prompt.longest > LONGEST:
+        hint = f": run only the first {LONGEST:,}" if prompt.causal else ""
+        raise InputError(
+            f"patterns must have at most {LONGEST:,} tokens, got {prompt.longest:,}{hint}"
+        )
+    if prompt.keys is not None and not cross:
+        raise InputError(
+            "patterns must be a text's attention to itself, got cross-attention: use head_page"
+        )
+    if whole is not None and whole < len(prompt.text):
+        raise InputError(f"whole must be at least {len(prompt.text)}, got {whole}")
+    return replace(prompt, whole=whole or len(prompt.text))
+
+
+def prompts_of(
+    patterns: Any,
+    tokens: Any = None,
+    texts: Sequence[Any] | None = None,
+    layers: Sequence[int] | None = None,
+    *,
+    causal: bool | None = None,
+) -> Iterator[Prompt]:
+    """Each row of a batch as a prompt without its padding.
+
+    Raises:
+        InputError: If tokens are missing, shapes or lengths differ, or a pattern is not attention.
+    """
+    if isinstance(patterns, list | tuple) and not patterns:
+        raise InputError("patterns must hold at least one prompt, got none")
+    several = isinstance(patterns, list | tuple) and all(map(carries_tokens, patterns))
+    for one in patterns if several else [patterns]:
+        yield from _rows_of(one, tokens, texts, layers, causal)
+
+
+def _rows_of(
+    patterns: Any, tokens: Any, texts: Any, layers: Sequence[int] | None, causal: bool | None
+) -> Iterator[Prompt]:
+    taken = take(patterns, tokens)
+    causal = taken.causal if causal is None else causal
+    ids, stack = taken.tokens.cpu(), taken.arrays
+    numbers = as_numbers(taken.numbers if layers is None else layers)
+    if len(numbers) != len(stack):
+        raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
+    # The patterns of `attention_patterns` were checked when they were computed.
+    checked = isinstance(patterns, AttentionPatterns) and causal == taken.causal
+    for number, pattern in zip(numbers, stack, strict=True):
+        if not checked or ids.shape != (len(pattern), pattern.shape[2]):
+            check_pattern(
+                pattern.detach().float().cpu(),
+                ids,
+                where=f"layer {number}",
+                learned_sinks=taken.learned_sinks,
+                causal=causal,
+                key_tokens=taken.key_tokens,
+            )
+    queries = _texts_of(ids, taken.texts if texts is None else texts)
+    keys = [(place, None) for place, _ in queries]
+    if taken.key_tokens is not None:
+        keys = _texts_of(taken.key_tokens.cpu(), taken.key_texts)
+    for row, ((down, text), (across, other)) in enumerate(zip(queries, keys, strict=True)):
+        yield Prompt(
+            text,
+            {n: layer[row][:, down, across] for n, layer in zip(numbers, stack, strict=True)},
+            max(len(text), len(other or ())),
+            other,
+            causal,
+            taken.special,
+            layers is not None or taken.named,
+        )
+
+
+def _texts_of(
+    ids: Int[Tensor, "batch pos"], texts: Sequence[Any] | None
+) -> list[tuple[slice, Text]]:
+    """The place of each row's tokens, without its padding, and the tokens."""
+    if texts is not None and all(isinstance(text, str) for text in texts):
+        texts = [texts]
+    if texts is not None and len(texts) != len(ids):
+        raise InputError(
+            f"texts must be a list for each of {len(ids)} rows of the batch, got {len(texts)}"
+        )
+    rows = []
+    for row, padded in enumerate(ids):
+        places = (padded != NONE).nonzero().flatten()
+        if not len(places):
+            raise InputError(f"tokens must have at least one token in row {row}, got none")
+        real = slice(int(places[0]), int(places[-1]) + 1)
+        words = [f"<{i}>" for i in padded[real].tolist()] if texts is None else list(texts[row])
+        if len(words) != len(places):
+            raise InputError(
+                f"texts must have one entry per token, got {len(words)} for the"
+                f" {len(places)} tokens of row {row}"
+            )
+        rows.append((real, Text(padded[real], words)))
+    return rows

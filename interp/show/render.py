@@ -1,0 +1,271 @@
+"""Gallery and figures of a model's heads, or of patterns from a file: `scripts/render_gallery.py`.
+
+`ModelPrompts` and `FilePrompts` are the two sources of attention; `render` writes their files.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from interp.errors import InputError
+from interp.heads import Head
+from interp.kinds import probes
+from interp.kinds.kind import kind_of
+from interp.kinds.targets import NONE
+from interp.patterns.read import Layers, read_patterns
+from interp.patterns.tensor import AttentionPatterns, beginning
+from interp.scan import given
+from interp.scan.plan import encoded_passages
+from interp.scan.scan import scan_heads
+from interp.scan.table import HeadScan
+from interp.show.about import zoo_heads
+from interp.show.pages.gallery import LIMIT, estimate, gallery, gallery_of_model
+from interp.show.pages.page import Gallery
+from interp.show.prompt import LONGEST, one_prompt
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from interp.models import Model
+
+DRAWN = ("page", "heads", "arcs", "zoo", "layers")
+"""The figures: the strongest heads of each label, heads in full, arcs, zoo, scores by layer."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class ModelPrompts:
+    """Prompts that a model runs.
+
+    Attributes:
+        model: The model.
+        rows: Token ids of each prompt.
+        titles: Names of the prompts; None for their beginnings.
+        seed: Seed of the scan, if there is no table.
+    """
+
+    model: "Model"
+    rows: list[list[int]]
+    titles: list[str] | None = None
+    seed: int = 0
+    most = LONGEST
+    """Most tokens of a prompt in a figure."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether each query sees only itself and earlier tokens."""
+        return self.model.direction == "causal"
+
+    def scan(self, progress: Progress | None) -> HeadScan:
+        """The table of the model's heads."""
+        return scan_heads(self.model, seed=self.seed, progress=progress)
+
+    def gallery(
+        self, scan: HeadScan, heads: list[Head] | None, limit: float, progress: Progress | None
+    ) -> Gallery:
+        """The page of these prompts."""
+        more: dict[str, Any] = {"titles": self.titles, "limit": limit, "progress": progress}
+        return gallery_of_model(scan, self.model, self.rows, heads=heads, **more)
+
+    def patterns(self, number: int, layers: list[int] | None) -> AttentionPatterns:
+        """The patterns of one prompt in some layers, as many tokens as a figure shows."""
+        from interp.models.hooks import attention_patterns
+
+        # In a bidirectional model later tokens change the weights of earlier queries.
+        row = self.rows[number][: LONGEST if self.causal else None]
+        return beginning(attention_patterns(self.model, row, layers), LONGEST)
+
+
+@dataclass(frozen=True)
+class FilePrompts:
+    """Prompts whose patterns are in a file, one in each row of a batch.
+
+    Attributes:
+        layers: Patterns and token ids, from `interp.patterns.read.take`.
+        file: Name of the file, for the record.
+        tokens: Name of the file of token ids, if it is another.
+        special: Ids of special tokens.
+        how: Options `learned_sinks` and `causal` of `interp.read_patterns`.
+    """
+
+    layers: Layers
+    file: Path
+    tokens: Path | None = None
+    special: Collection[int] = ()
+    how: dict[str, bool] = field(default_factory=dict)
+    most = given.SHOWN
+    """Most tokens of a prompt in a figure."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether each query sees only itself and earlier tokens."""
+        return self.how.get("causal", True)
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """Token ids of each prompt."""
+        return [row[row != NONE].tolist() for row in self.layers.tokens]
+
+    def scan(self, progress: Progress | None) -> HeadScan:
+        """The table of the patterns' heads."""
+        files = self.layers, self.file, self.tokens
+        return given.scan_given(*files, special=self.special, **self.how)
+
+    def gallery(
+        self, scan: HeadScan, heads: list[Head] | None, limit: float, progress: Progress | None
+    ) -> Gallery:
+        """The page of these prompts."""
+        return gallery(scan, read_patterns(self.layers, **self.how), heads=heads, limit=limit)
+
+    def patterns(self, number: int, layers: list[int] | None) -> AttentionPatterns:
+        """The patterns of one prompt, as many tokens as a figure shows."""
+        one = slice(number, number + 1)
+        arrays = [layer[one] for layer in self.layers.arrays]
+        cut = replace(self.layers, arrays=arrays, tokens=self.layers.tokens[one])
+        return given.first_prompt(cut, **self.how)
+
+
+def example_prompts(model: "Model", seed: int = 0) -> ModelPrompts:
+    """49 random tokens that repeat and, with a tokenizer, 128 tokens of prose."""
+    length = min(49, model.n_ctx)
+    closing = [] if model.closing is None else [model.closing]
+    random = probes.repeated(
+        model.vocabulary, rows=1, length=length - len(closing), bos=model.bos, seed=seed
+    )
+    rows = [[*random.tokens[0].tolist(), *closing]]
+    titles = [f"{length} random tokens that repeat"]
+    prose = dict(zip(probes.passages(), encoded_passages(model))).get("prose")
+    if prose is not None:
+        opened = [*([] if model.bos is None else [model.bos]), *prose.tolist()]
+        rows.append([*opened[: min(128, model.n_ctx) - len(closing)], *closing])
+        titles.append(f"{len(rows[1])} tokens of prose")
+    return ModelPrompts(model, rows, titles, seed)
+
+
+def chosen_heads(
+    scan: HeadScan, heads: Collection[Any] | None, labels: Collection[str] = ()
+) -> list[Head] | None:
+    """The named heads, or those with one of the labels; None for all.
+
+    Raises:
+        InputError: If the scan lacks a head, or no head has one of the labels.
+    """
+    if labels:
+        if heads is not None:
+            raise InputError("heads must be left out with label, got both")
+        found = {head for word in labels for head in scan.heads(word)}
+        if not found:
+            raise InputError(f"label must be one that some head has, got {', '.join(labels)}")
+        return sorted(found)
+    if heads is None:
+        return None
+    chosen = list(dict.fromkeys(map(Head.parse, heads)))
+    present = set(scan.frame["name"].tolist())
+    if absent := [head for head in chosen if str(head) not in present]:
+        raise InputError(f"heads must be in the scan, got {absent[0]}")
+    return chosen
+
+
+def render(
+    folder: Path,
+    prompts: ModelPrompts | FilePrompts,
+    scan: HeadScan | None = None,
+    *,
+    formats: Collection[str] = ("html",),
+    draw: Collection[str] = ("page",),
+    heads: Collection[Any] | None = None,
+    labels: Collection[str] = (),
+    query: int | None = None,
+    limit: float = LIMIT,
+    stage: Callable[[str], None] = lambda name: None,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Write gallery.html and the figures to `folder`, and return notes on what was left out.
+
+    Args:
+        folder: Folder to write to; it must exist.
+        prompts: Prompts to show the heads on.
+        scan: Table of the same model; made by `prompts.scan` if left out.
+        formats: Some of `html`, `png`, `svg`, `pdf`.
+        draw: Figures to draw in the formats other than `html`: some of `DRAWN`.
+        heads: Heads to show; all by default.
+        labels: Labels of the heads to show; all by default.
+        query: Position of the query of `arcs`; the last by default.
+        limit: Largest size of the page in millions of bytes.
+        stage: Function that is called with the name of each stage.
+        progress: Function that is called with the number of finished parts and of all.
+
+    Raises:
+        InputError: If `heads`, `labels` or `query` do not match the scan and the prompts.
+    """
+    lengths = [len(row) for row in prompts.rows]
+    last = min(prompts.most, *lengths) - 1
+    if query is not None and not 0 <= query <= last:
+        raise InputError(f"query must be from 0 to {last}, got {query}")
+    if scan is None:
+        stage("labelling the heads")
+        scan = prompts.scan(progress)
+    chosen = chosen_heads(scan, heads, labels)
+    notes = []
+    if "html" in formats:
+        count = len(scan.frame) if chosen is None else len(chosen)
+        size = estimate(count, lengths, causal=prompts.causal)
+        stage(f"drawing {count} heads, a page of about {size:.1f} million bytes")
+        page = prompts.gallery(scan, chosen, limit, progress)
+        page.save(folder / "gallery.html")
+        notes += page.notes
+    if endings := [ending for ending in formats if ending != "html"]:
+        from interp.show.figures import save_figure
+
+        if (longest := max(lengths)) > prompts.most:
+            notes.append(f"Figures show the first {prompts.most:,} of {longest:,} tokens.")
+        for name, figure in figures(prompts, scan, draw, chosen, labels, query, stage):
+            for ending in endings:
+                save_figure(figure, folder / f"{name}.{ending}")
+    return notes
+
+
+def figures(
+    prompts: ModelPrompts | FilePrompts,
+    scan: HeadScan,
+    draw: Collection[str],
+    heads: list[Head] | None,
+    labels: Collection[str],
+    query: int | None,
+    stage: Callable[[str], None],
+) -> "Iterator[tuple[str, Figure]]":
+    """Each figure of `draw`, with its name: `gallery`, `head_L5H1`, `arcs_L5H1`, `zoo` ...
+
+    Names of the second prompt's figures end in `_2`, and so on.
+    """
+    from interp.show.figures.arcs import arcs_figure
+    from interp.show.figures.head import head_figure
+    from interp.show.figures.layers import score_by_layer
+    from interp.show.figures.patterns import pattern_figure
+    from interp.show.figures.zoo import zoo_figure
+
+    if "layers" in draw:
+        yield "score_by_layer", score_by_layer(scan)
+    if "zoo" in draw:
+        stage("drawing the zoo")
+        layers = sorted({head.layer for head in zoo_heads(scan).values()}) or [0]
+        patterns = prompts.patterns(0, layers)
+        yield "zoo", zoo_figure(scan, one_prompt(patterns, whole=len(prompts.rows[0])))
+    if not {"page", "heads", "arcs"} & set(draw):
+        return
+    kinds = [kind.name for kind in map(kind_of, labels) if kind is not None] or None
+    layers = None if heads is None else sorted({head.layer for head in heads})
+    for number, row in enumerate(prompts.rows):
+        stage(f"drawing prompt {number + 1}")
+        prompt = one_prompt(prompts.patterns(number, layers), whole=len(row), cross=True)
+        end = "" if number == 0 else f"_{number + 1}"
+        if "page" in draw:
+            top = 4 if heads is None else 8
+            yield f"gallery{end}", pattern_figure(scan, prompt, top, heads, kinds)
+        for head in heads or []:
+            if "heads" in draw:
+                yield f"head_{head}{end}", head_figure(prompt, head, scan)
+            if "arcs" in draw:
+                yield f"arcs_{head}{end}", arcs_figure(prompt, head, query, scan)
