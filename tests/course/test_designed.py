@@ -34,12 +34,8 @@ both = pytest.mark.parametrize("sentence", [EXAMPLE, LONG], ids=["example", "lon
 
 
 @both
-def test_the_previous_token_head_looks_one_back(sentence):
+def test_sharp_heads_attend_to_the_previous_and_to_the_first_token(sentence):
     assert (head(sentence, "previous token").diagonal(-1) >= 1 - REST).all()
-
-
-@both
-def test_the_sink_head_looks_at_the_first_token(sentence):
     assert (head(sentence, "sink")[:, 0] >= 1 - REST).all()
 
 
@@ -84,7 +80,7 @@ def test_the_matrices_are_rotations_and_of_rank_one():
     assert torch.allclose(back[1:] / back[1:].norm(dim=-1, keepdim=True), places[:-1])
 
 
-@pytest.mark.parametrize("gates", [[1, 1, 1, 1], [1, 0, 0, 0], [0.5, 0.2, 0, -1], [0, 0, 0, 0]])
+@pytest.mark.parametrize("gates", [[1, 0, 0, 0], [0.5, 0.2, 0, -1]])
 def test_with_one_v_mixed_patterns_give_mixed_outputs(gates):
     gates = torch.tensor(gates).double()
     done = run(EXAMPLE, gates=gates)
@@ -114,18 +110,9 @@ def test_a_switch_turns_its_head_off_and_nothing_else():
         assert torch.allclose(done.out + only.out, run(EXAMPLE).out)
 
 
-def test_words_that_come_twice_share_a_column():
-    x = embed(Sentence(("<s>", "a", "b", "a"), (), ()))
-    assert torch.equal(x[1, 6:], x[3, 6:])
-    assert not torch.equal(x[1, 6:], x[2, 6:])
-
-
-@pytest.mark.parametrize("window", [0, 9])
-def test_a_window_outside_the_sentence_is_refused(window):
-    with pytest.raises(InputError, match=r"^window must"):
-        designed_layer(EXAMPLE, window=window, gates=ON)
-
-
-def test_a_position_outside_the_sentence_is_refused():
+def test_a_window_or_position_outside_the_sentence_is_refused():
+    for window in (0, 9):
+        with pytest.raises(InputError, match=r"^window must"):
+            designed_layer(EXAMPLE, window=window, gates=ON)
     with pytest.raises(InputError, match=r"^nouns and pronouns must"):
         Sentence(EXAMPLE.words, (-1,), ())

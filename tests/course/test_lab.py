@@ -33,16 +33,6 @@ def stepped():
     return circuit()
 
 
-def test_the_first_example_is_the_worked_one():
-    example = page.beginnings()["scores"]["examples"][0]
-    pattern = torch.tensor(example["scores"]).softmax(-1)
-    expected = [[0.4011, 0.1978, 0.4011], [0.1978, 0.4011, 0.4011], [0.2483, 0.2483, 0.5035]]
-    torch.testing.assert_close(pattern, torch.tensor(expected), atol=1e-4, rtol=0)
-    out = pattern @ torch.tensor(example["values"])
-    expected = [[6.017, 3.983], [3.983, 6.017], [5.0, 5.0]]
-    torch.testing.assert_close(out, torch.tensor(expected), atol=1e-3, rtol=0)
-
-
 def test_the_mixed_heads_are_the_designed_ones():
     data = page.beginnings()["mixed"]
     x = torch.tensor(data["x"], dtype=torch.float64)
