@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
@@ -213,7 +213,9 @@ def heads(text: str, *, name: str) -> list[Head]:
         [L5H1, L18H6]
     """
     with about(name):
-        return list(dict.fromkeys(map(Head.parse, re.findall(r"\([^)]*\)|[^,]+", text) or [text])))
+        return list(
+            dict.fromkeys(map(Head.parse, re.findall(r"\s*\([^)]*\)|[^,]+", text) or [text]))
+        )
 
 
 def whole_numbers(text: str, *, name: str, least: int) -> list[int]:
@@ -228,11 +230,11 @@ def whole_numbers(text: str, *, name: str, least: int) -> list[int]:
     return [int(part) for part in parts]
 
 
-def refuse_misplaced(context: typer.Context, of_either: Collection[str]) -> None:
+def refuse_misplaced(context: Any, of_either: Collection[str]) -> None:
     """Refuse options without effect: those of a model with --patterns, of patterns without it.
 
     Args:
-        context: Context of a command with the options `patterns` and `OF_PATTERNS`.
+        context: The `typer.Context` of a command with the options `patterns` and `OF_PATTERNS`.
         of_either: Names of the options that apply with and without patterns.
 
     Raises:

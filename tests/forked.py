@@ -1,7 +1,8 @@
-"""Scripts, each in a process of its own that can be killed on its way; all import but once."""
+"""Scripts in processes that can be stopped at a chosen step; all imports happen only once."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,22 +11,32 @@ from pathlib import Path
 
 from places import SCRIPTS
 
+ASCII = {
+    "PYTHONUTF8": "0",
+    "LC_ALL": "C",
+    "PYTHONIOENCODING": "ascii",
+    "PYTHONCOERCECLOCALE": "0",
+}
+"""Environment of a console that knows ASCII only."""
+
 _SERVER = """
-import json, os, runpy, signal, sys, traceback
+import json, os, runpy, sys, traceback
 import interp.models, interp.show.pages.gallery, interp.show.figures
 import interp.scan.prompts, interp.scan.scan
 
-def hook(last, part):
+def hook(last, part, number):
     def see(event, about):
-        if event == last and part in str(about[0]):
-            os.kill(os.getpid(), signal.SIGKILL)
+        nonlocal number
+        if event == last and part in str(about[0]) and number:
+            number, now = 0, number
+            os.kill(os.getpid(), now)
     return see
 
 for line in sys.stdin:
-    arguments, told, stop = json.loads(line)
+    arguments, outputs, stop = json.loads(line)
     arguments = [os.fsdecode(bytes.fromhex(argument)) for argument in arguments]
     if (child := os.fork()) == 0:
-        for number, name in enumerate(told, 1):
+        for number, name in enumerate(outputs, 1):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         if stop:
             sys.addaudithook(hook(*stop))
@@ -47,34 +58,41 @@ os._exit(0)
 
 
 class Forked:
-    """Where scripts are run one after the other."""
+    """A server process that runs one script after the other, each in a child process."""
 
     def __init__(self, process: "subprocess.Popen[str]", folder: Path) -> None:
-        self._process, self._told = process, [str(folder / name) for name in ("stdout", "stderr")]
+        self._process = process
+        self._outputs = [str(folder / name) for name in ("stdout", "stderr")]
 
     def run(
-        self, script: str, *arguments: object, stop: tuple[str, str] | None = None
+        self,
+        script: str,
+        *arguments: object,
+        stop: tuple[str, str] | None = None,
+        by: int = signal.SIGKILL,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a script to its end, or kill it before a step of that name (see `sys.audit`).
+        """Run a script to its end, or send it a signal before a chosen step (see `sys.audit`).
 
         Args:
             script: Name without `.py`.
-            arguments: Of the command line.
+            arguments: Arguments of the command line.
             stop: Name of the step, and part of the name of the file that it is about.
+            by: Number of the signal.
         """
         call = [str(SCRIPTS / f"{script}.py"), *map(str, arguments)]
-        sent = [os.fsencode(argument).hex() for argument in call]  # In any locale of the other's.
+        sent = [os.fsencode(argument).hex() for argument in call]  # Safe in any locale.
         assert self._process.stdin
         assert self._process.stdout
-        print(json.dumps([sent, self._told, stop]), file=self._process.stdin, flush=True)
+        message = [sent, self._outputs, stop and [*stop, int(by)]]
+        print(json.dumps(message), file=self._process.stdin, flush=True)
         code = int(self._process.stdout.readline())
-        stdout, stderr = (Path(name).read_text(encoding="utf-8") for name in self._told)
+        stdout, stderr = (Path(name).read_text(encoding="utf-8") for name in self._outputs)
         return subprocess.CompletedProcess(call, code, stdout, stderr)
 
 
 @contextmanager
 def forked(folder: Path, **environment: str) -> Iterator[Forked]:
-    """Keep what scripts print in `folder`, and run them with these settings too."""
+    """Run scripts with these environment variables; `folder` keeps what they print."""
     with subprocess.Popen(
         [sys.executable, "-c", _SERVER],
         stdin=subprocess.PIPE,

@@ -1,8 +1,8 @@
 """Small galleries to look at: planted heads, and texts that try to break out of the page."""
 
 import torch
-from test_encoder_decoder import random_model
-from test_two_directional import CLS, SEP, bert_tokenizer, planted
+from encoders import CLS, SEP, bert_tokenizer, planted
+from tiny_models import tiny
 
 from interp.kinds.kind import KINDS
 from interp.kinds.targets import NONE
@@ -79,7 +79,7 @@ def looking_ahead():
 
 def looking_across():
     """A random T5's attention to one text of another: 4 queries and 9 keys, and 9 of 4."""
-    model = load_model(random_model(), bert_tokenizer())
+    model = load_model(tiny("t5"), bert_tokenizer())
     short, long = "w100 w101 w102", "w4 w5 w6 w7 w8 w9 w10"
     return [
         attention_patterns(model, read, stack="cross", decoder_inputs=written)

@@ -1,79 +1,72 @@
-"""What every script does alike when it is called wrongly, in a process of its own."""
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from invoked import invoke, refused
 from places import SCRIPTS
 
-SCRIPTS = sorted((SCRIPTS).glob("*.py"))
+from interp import InputError
+from interp.command import heads, listed, whole_numbers
+
+NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
 
 
-def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+@pytest.mark.parametrize("script", NAMES)
+def test_a_wrong_call_gets_one_line_and_exit_code_2(script):
+    for option in ("--modle", "--out"):  # An unknown option, and one without its value.
+        done = invoke(script, option)
+        assert refused(done, option)
+        assert len(done.stderr.splitlines()) == 1
 
 
-MISTAKES = {
-    "an option that is not there": ["--modle"],
-    "no value": ["--out"],
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_a_wrong_call_is_told_in_one_line_with_exit_code_2(script, mistake):
-    done = run(script, *MISTAKES[mistake])
-    assert done.returncode == 2
-    assert done.stdout == ""
-    [line] = done.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert MISTAKES[mistake][0] in line
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_help_is_shown_with_exit_code_0(script):
-    done = run(script, "--help")
+@pytest.mark.parametrize("script", NAMES)
+def test_help_names_the_options_and_the_exit_codes(script):
+    done = invoke(script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Options:" in done.stdout
+    assert all(word in done.stdout for word in ("Options:", "--out", "Exit code"))
 
 
-BAD_VALUES = {
-    "find_induction_heads": [("--rows", "two"), ("--seed", "-1"), ("--model", "./none")],
-    "verify_heads": [("--draws", "0"), ("--dtype", "float12")],
-    "measure_accuracy": [("--heads", "335"), ("--figure", "curve.gif")],
-    "measure_sensitivity": [("--seeds", "1"), ("--lengths", "4")],
-}
+def test_labels_and_heads_are_read_in_every_spelling():
+    allowed = ["sink", "previous token", "mul_induction"]
+    asked = "previous_token, sink,mul induction"
+    assert listed(asked, allowed, name="--label") == ["previous token", "sink", "mul_induction"]
+    assert heads("L5H1,18.6, (5, 1),(0,2)", name="--heads") == [(5, 1), (18, 6), (0, 2)]
+    assert whole_numbers("2, 1", name="--special", least=0) == [2, 1]
 
 
-@pytest.mark.parametrize(
-    ("script", "option", "value"),
-    [(script, *pair) for script, pairs in BAD_VALUES.items() for pair in pairs],
-)
-def test_a_bad_value_is_told_with_its_options_name(script, option, value, tmp_path):
-    path = next(path for path in SCRIPTS if path.stem == script)
-    out = tmp_path / ("out.json" if script in ("verify_heads", "measure_accuracy") else "out")
-    done = run(path, option, value, "--out", str(out))
-    assert done.returncode == 2
-    *_, line = done.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert option in line
-    assert len(done.stderr.splitlines()) <= 2  # The other says what was begun.
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("text", ["", "duck", "sink,", "sink;sink"])
+def test_other_texts_are_refused_with_the_options_name(text):
+    for call in (
+        lambda: listed(text, ["sink"], name="--label"),
+        lambda: heads(text, name="--label"),
+        lambda: whole_numbers(text, name="--label", least=0),
+    ):
+        with pytest.raises(InputError, match=r"^--label"):
+            call()
 
 
-WARNS = """
+PROGRAM = """
 import warnings
 from interp.command import run
 
-def main() -> None:
+def main(stop: bool = False) -> None:
     warnings.warn("row 0 opens with BOS twice")
+    if stop:
+        raise KeyboardInterrupt
 
 run(main)
 """
 
 
-def test_a_warning_is_one_line_without_a_place_in_the_source():
-    done = subprocess.run([sys.executable, "-c", WARNS], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.strip()) == (0, "row 0 opens with BOS twice")
+@pytest.mark.parametrize(
+    ("option", "code", "lines"),
+    [("--no-stop", 0, []), ("--stop", 130, ["interrupted: no results were written"])],
+)
+def test_warnings_and_interrupts_are_one_line_each(option, code, lines):
+    command = [sys.executable, "-c", PROGRAM, option]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == code
+    assert [line.rstrip() for line in done.stderr.splitlines()] == [
+        "row 0 opens with BOS twice",
+        *lines,
+    ]

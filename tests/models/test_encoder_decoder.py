@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import transformers
-from test_two_directional import bert_tokenizer
+from encoders import bert_tokenizer
 from tiny_models import GROUPED, MIXED, SIZES, scaled, tiny
 
 import interp

@@ -14,6 +14,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+from encoders import CLS, SEP, bert_tokenizer, encoder
 from paged import (
     BREAKOUTS,
     TOKENS,
@@ -27,7 +28,6 @@ from paged import (
 )
 from parsed import Parsed
 from PIL import Image
-from test_two_directional import CLS, SEP, bert_tokenizer, encoder
 from tiny_models import tiny, words_tokenizer
 
 import interp

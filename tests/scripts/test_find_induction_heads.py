@@ -1,0 +1,321 @@
+import hashlib
+import json
+import pickle
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from forked import ASCII, forked
+from invoked import invoke, refused
+from places import SCRIPTS
+from tiny_models import Marker, tiny
+
+import interp
+
+NAME = "find_induction_heads"
+TABLES = {"heads.csv", "heads.parquet", "heads.json"}
+FIGURES = {
+    f"{name}.{ending}" for name in ("score_mosaic", "pattern_page") for ending in ("png", "svg")
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a tiny model, and what one run on it wrote to `out`."""
+    path = tmp_path_factory.mktemp("run")
+    tiny("gpt2").save_pretrained(path / "model")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_run(home):
+    done = invoke(NAME, "--model", home / "model", "--rows", 2, "--top", 2, "--out", home / "out")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """Processes under an ASCII console."""
+    with forked(tmp_path_factory.mktemp("printed"), **ASCII) as server:
+        yield server
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_run_writes_the_tables_and_figures_and_nothing_else(home, tiny_run):
+    assert {p.name for p in (home / "out").iterdir()} == TABLES | FIGURES
+    for name in TABLES | FIGURES:
+        assert name in tiny_run.stdout
+
+
+def test_results_are_plain_text_and_progress_goes_to_standard_error(tiny_run):
+    assert "\x1b" not in tiny_run.stdout + tiny_run.stderr
+    assert "8 heads" in tiny_run.stdout
+    assert "scanning" in tiny_run.stderr
+    assert "scanning" not in tiny_run.stdout
+
+
+def test_the_tables_agree(home, tiny_run):
+    table = pd.read_csv(home / "out" / "heads.csv")
+    columns = "layer head name label labels sink previous_token induction local_window"
+    assert {*columns.split(), "duplicate_token", "current_token"} <= set(table.columns)
+    assert list(pd.read_parquet(home / "out" / "heads.parquet")["name"]) == list(table["name"])
+    content = json.loads((home / "out" / "heads.json").read_text(encoding="utf-8"))
+    assert [head["name"] for head in content["heads"]] == list(table["name"])
+    # The CSV keeps six decimals.
+    assert [head["sink"] for head in content["heads"]] == pytest.approx(
+        list(table["sink"]), abs=1e-6
+    )
+
+
+@pytest.mark.fault("B68", "B73")
+def test_another_process_under_an_ascii_console_writes_the_same_bytes(home, tiny_run, processes):
+    options = ("--model", home / "model", "--rows", 2, "--top", 2)
+    again = processes.run(NAME, *options, "--out", home / "again")
+    assert again.returncode == 0, again.stderr
+    for name in sorted(TABLES | FIGURES):
+        assert (home / "again" / name).read_bytes() == (home / "out" / name).read_bytes(), name
+
+
+MISTAKES = {
+    "missing folder": (["--model", "./missing"], "--model"),
+    "hub id without a network": (["--model", "no-such/model"], "no-such/model"),
+    "empty model name": (["--model", ""], "--model"),
+    "unknown dtype": (["--dtype", "float12"], "--dtype"),
+    "unknown device": (["--device", "tpu7"], "--device"),
+    "unknown format": (["--format", "gif"], "--format"),
+    "unknown score": (["--also", "luck"], "--also"),
+    "no rows": (["--rows", "0"], "--rows"),
+    "enormous seed": (["--seed", "99999999999999999999"], "--seed"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_line_and_writes_nothing(mistake, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    arguments, option = MISTAKES[mistake]
+    assert refused(invoke(NAME, *arguments, "--out", tmp_path / "out"), option)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_loaded(tmp_path):
+    (tmp_path / "file").write_text("kept")
+    done = invoke(NAME, "--out", tmp_path / "file" / "out")
+    assert refused(done, "folder must be writable")
+    assert "loading" not in done.stderr
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_truncated_model_leaves_earlier_results_as_they_were(tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "heads.csv").write_text("earlier")
+    done = invoke(NAME, "--model", tmp_path / "model", "--out", tmp_path / "out")
+    assert refused(done, "model.safetensors")
+    assert contents(tmp_path / "out") == {"heads.csv": b"earlier"}
+
+
+def test_results_of_another_model_are_kept(home, tiny_run, tmp_path):
+    before = contents(home / "out")
+    assert refused(invoke(NAME, "--model", tmp_path, "--out", home / "out"), "--out", "model")
+    assert contents(home / "out") == before
+
+
+def test_a_long_run_adds_the_scores_by_distance_and_their_figure(tmp_path):
+    tiny("gpt2", n_positions=300, vocab_size=400).save_pretrained(tmp_path / "model")
+    options = ["--model", tmp_path / "model", "--rows", 1, "--length", 257, "--format", "pdf"]
+    done = invoke(NAME, *options, "--out", tmp_path / "o")
+    assert done.returncode == 0, done.stderr
+    assert "induction_at_128" in pd.read_csv(tmp_path / "o" / "heads.csv")
+    figures = {"score_mosaic.pdf", "pattern_page.pdf", "induction_by_distance.pdf"}
+    assert set(contents(tmp_path / "o")) == TABLES | figures
+
+
+WRITERS = {NAME: "--rows=1 --quick", "render_gallery": "--draw=page,layers"}
+BEGUN, WRITTEN = ("open", ".interp-partial-"), ("os.rename", ".interp-partial-")
+"""Steps: before any file is written, and when all files are written and none has moved."""
+
+
+@pytest.mark.parametrize("script", WRITERS)
+def test_a_stopped_script_leaves_whole_files_and_the_next_run_clears_up(
+    script, home, processes, tmp_path
+):
+    options = ["--model", home / "model", "--format", "png", *WRITERS[script].split()]
+
+    def run(name, stop=None, by=signal.SIGKILL):
+        done = processes.run(script, *options, "--out", tmp_path / name, stop=stop, by=by)
+        expected = 0 if stop is None else -9 if by == signal.SIGKILL else 128 + by
+        assert done.returncode == expected, done.stderr
+        return contents(tmp_path / name) if (tmp_path / name).exists() else None
+
+    assert run("new", WRITTEN, signal.SIGTERM) is None
+    assert list(tmp_path.iterdir()) == []
+    assert run("new", WRITTEN) is None
+    new = run("new")
+    assert new is not None
+    (tmp_path / "old").mkdir()
+    old = dict.fromkeys(new, b"old")
+    for file in old:
+        (tmp_path / "old" / file).write_bytes(b"old")
+    assert run("old", BEGUN) == old
+    last = max(new)
+    assert run("old", ("os.rename", f"/{last}")) == {**new, last: b"old"}
+    assert run("old") == new
+    left = [path.name for name in ("", "new", "old") for path in (tmp_path / name).iterdir()]
+    assert sorted(left) == sorted(["new", "old", *new, *new])
+
+
+@pytest.mark.fault("B83")
+def test_a_pickled_model_is_refused_and_never_opened(tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(pickle.dumps(Marker(tmp_path / "marker")))
+    done = invoke(NAME, "--model", tmp_path / "model", "--out", tmp_path / "out")
+    assert refused(done, "safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.fixture(scope="module")
+def given_run(tmp_path_factory):
+    """A run on patterns in a file, where transformers cannot be imported."""
+    path = tmp_path_factory.mktemp("given")
+    ids = [1, *range(10, 20), *range(10, 20), 2]
+    patterns = interp.attention_patterns(tiny("gpt2"), ids).numpy()
+    np.savez(path / "p.npz", layer10=patterns[0], layer9=patterns[1])
+    (path / "ids.json").write_text(json.dumps([ids]))
+    code = "import sys; sys.modules['transformers'] = None; import runpy; del sys.argv[0];"
+    code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    options = ["--patterns", "p.npz", "--tokens", "ids.json", "--special", "2, 1", "--out", "out"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(SCRIPTS / f"{NAME}.py"), *options],
+        capture_output=True,
+        text=True,
+        cwd=path,
+    )
+    assert done.returncode == 0, done.stderr
+    return path, done, patterns, ids
+
+
+def test_patterns_in_a_file_give_the_same_tables_and_figures_without_a_model(given_run):
+    path, done, patterns, ids = given_run
+    assert {p.name for p in (path / "out").iterdir()} == TABLES | FIGURES
+    assert "loading" not in done.stderr
+    frames = [interp.HeadScan.load(path / "out" / name).to_frame() for name in sorted(TABLES)]
+    verdicts = interp.classify_heads(patterns, ids, special=(1, 2), layers=[10, 9])
+    by_name = {str(verdict.head): verdict for verdict in verdicts}
+    for frame in frames:
+        assert frame["name"].tolist() == [f"L{i}H{j}" for i in (9, 10) for j in range(4)]
+        for row in frame.to_dict("records"):
+            verdict = by_name[row["name"]]
+            assert row["label"] == verdict.label
+            for kind, score in verdict.scores.items():
+                assert row[kind] == pytest.approx(score, abs=1e-6)  # The CSV's six decimals.
+        assert not {"induction_low", "induction_null", "text_sink", "ov_copying"} & {*frame}
+
+
+@pytest.mark.fault("B113")
+def test_the_record_names_the_files_of_the_patterns_and_what_is_missing(given_run):
+    path, done, _, _ = given_run
+    made_by = interp.HeadScan.load(path / "out" / "heads.json").made_by
+    for name, file in (("patterns", "p.npz"), ("tokens", "ids.json")):
+        digest = hashlib.sha256((path / file).read_bytes()).hexdigest()
+        assert made_by[name] == {"file": file, "sha256": digest}
+    assert (made_by["special"], made_by["dtype"]) == ([1, 2], "float32")
+    assert {"<kind>_null", "induction_logit_effect", "text_<kind>"} <= set(made_by["left_out"])
+    assert "model" not in made_by
+    assert "induction_logit_effect, ov_copying" in done.stdout
+    assert "p.npz" in done.stdout
+
+
+@pytest.mark.fault("B55")
+def test_rows_that_sum_to_less_need_learned_sinks(given_run, tmp_path):
+    path, _, patterns, _ = given_run
+    np.save(tmp_path / "less.npy", 0.5 * patterns)
+    options = ["--patterns", tmp_path / "less.npy", "--tokens", path / "ids.json"]
+    assert refused(invoke(NAME, *options, "--out", tmp_path / "out"), "sum to 1, got 0.5")
+    assert not (tmp_path / "out").exists()
+    options += ["--learned-sinks", "--format", "png"]
+    done = invoke(NAME, *options, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "learned sinks" in done.stdout
+
+
+MISPLACED = {
+    "a model too": (["--patterns", "p.npz", "--model", "SmolLM2-135M"], "--model"),
+    "rows too": (["--patterns", "p.npz", "--rows", "16"], "--rows"),
+    "tokens alone": (["--tokens", "ids.json"], "--tokens"),
+    "no tokens": (["--patterns", "p.npz"], "--tokens"),
+    "no such file": (["--patterns", "no.npy"], "--patterns"),
+    "words for ids": (["--patterns", "p.npz", "--special", "BOS"], "--special"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISPLACED)
+def test_options_without_effect_and_unreadable_patterns_are_refused(mistake, given_run, tmp_path):
+    arguments, option = MISPLACED[mistake]
+    options = [given_run[0] / a if a in ("p.npz", "ids.json") else a for a in arguments]
+    assert refused(invoke(NAME, *options, "--out", tmp_path / "out"), f"error: {option} must")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Measured independently of this package (random repeated tokens with BOS, stripe over the
+# queries after the first repeat; the sinks on random tokens, "above .9").
+KNOWN = {
+    "induction": {
+        "L18H6": 0.90,
+        "L17H3": 0.75,
+        "L17H4": 0.73,
+        "L18H7": 0.59,
+        "L17H5": 0.56,
+        "L23H2": 0.50,
+        "L23H7": 0.46,
+        "L20H6": 0.43,
+    },
+    "previous token": {
+        "L16H0": 0.90,
+        "L11H1": 0.86,
+        "L19H3": 0.75,
+        "L22H1": 0.72,
+        "L2H1": 0.72,
+        "L1H2": 0.68,
+        "L19H8": 0.62,
+    },
+    "duplicate token": {"L14H3": 0.69, "L8H0": 0.68, "L15H6": 0.42},
+    "sink": {"L18H8": 1.00, "L22H0": 0.95, "L24H3": 0.95},
+}
+
+
+def check_known(table):
+    table = table.set_index("name")
+    assert len(table) == 270
+    for label, heads in KNOWN.items():
+        for name, score in heads.items():
+            assert label in table.loc[name, "labels"], name
+            assert table.loc[name, label.replace(" ", "_")] == pytest.approx(score, abs=0.1), name
+            if label != "sink":
+                assert table.loc[name, "label"] == label
+    assert set(table.index[table["label"] == "induction"]) == set(KNOWN["induction"])
+    # About 200 of the 270 heads rest on a sink.
+    assert 180 <= sum("sink" in labels for labels in table["labels"]) <= 230
+
+
+@pytest.mark.real_model
+def test_the_readmes_command_finds_the_known_heads_of_the_real_model(readme_run, real_scan):
+    check_known(real_scan.to_frame())
+    assert {path.name for path in readme_run.folder.iterdir()} == TABLES | FIGURES
+    for name in (*KNOWN["induction"], *KNOWN["previous token"], *KNOWN["duplicate token"]):
+        assert name in readme_run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.real_model
+def test_another_seed_finds_the_known_heads_too(real_model):
+    check_known(interp.scan_heads(real_model, seed=1, quick=True).to_frame())
