@@ -42,7 +42,9 @@ def test_a_head_is_a_dictionary_key_equal_to_its_tuple():
     assert {Head(5, 1): "here"}[(5, 1)] == "here"
 
 
-@pytest.mark.parametrize("text", ["l5h1", " L5H1 ", "L5h1\n", "L05H1", "5.1", " 5.1", "(5, 1)", "(5,1) "])
+@pytest.mark.parametrize(
+    "text", ["l5h1", " L5H1 ", "L5h1\n", "L05H1", "5.1", " 5.1", "(5, 1)", "(5,1) "]
+)
 def test_case_and_outer_blanks_do_not_matter(text: str):
     assert Head.parse(text) == Head(5, 1)
 
