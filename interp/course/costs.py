@@ -119,7 +119,7 @@ def score_memory() -> Iterator[Record]:
                 partial(tiled_attention, scale=1.0, tile=tile),
             ),
         ):
-            with torch.no_grad(), _Largest() as seen:
+            with torch.no_grad(), Largest() as seen:
                 run(x, x, x)
             yield Record(
                 "score memory", f"{name}, n = {n}", expected, seen.bytes, 0.0, "bytes", note
@@ -171,7 +171,7 @@ def reach() -> Iterator[Record]:
         yield Record("reach of windows", name, layers * back, distance, 0.0, "tokens")
 
 
-class _Largest(TorchDispatchMode):
+class Largest(TorchDispatchMode):
     """Size in bytes of the largest tensor that is made inside."""
 
     bytes = 0

@@ -1,8 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 from torch import Tensor, nn
 
 from interp.attention.multihead import Weights, cached_attention, multi_head_attention
@@ -79,28 +80,6 @@ def test_cross_attention_equals_pytorchs_module(rows, queries, keys, d, heads, d
     assert close(ours.pattern, pattern)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 6])
-def test_shared_heads_are_as_many_heads_with_the_same_weights(kv_heads):
-    shared, x = weights(6, kv_heads), randn(2, 5, 6)
-    repeated = {
-        f"{kind}_{n}": getattr(shared, f"{kind}_{n}")
-        .unflatten(-1, (kv_heads, -1))
-        .repeat_interleave(6 // kv_heads, -2)
-        .flatten(-2)
-        for kind in "Wb"
-        for n in "KV"
-    }
-    whole = Weights(
-        **{"W_Q": shared.W_Q, "W_O": shared.W_O, "b_Q": shared.b_Q, **repeated},
-        heads=6,
-        kv_heads=6,
-    )
-    ours, theirs = (multi_head_attention(x, w, mask=causal_mask(5)) for w in (shared, whole))
-    assert close(ours.out, theirs.out)
-    assert close(ours.pattern, theirs.pattern)
-    assert ours.z.shape == (2, 5, 6, 3)
-
-
 def test_the_output_is_the_sum_of_each_heads_own():
     layer, x = weights(6, 2), randn(2, 5, 6)
     done = multi_head_attention(x, layer, mask=causal_mask(5))
@@ -125,38 +104,21 @@ def test_step_by_step_from_a_cache_is_the_full_pass(kv_heads, chunks, window):
     assert cache.v.shape == (2, kv_heads, min(9, window or 9), 3)
 
 
-def test_a_step_leaves_the_cache_that_it_was_given():
-    layer, x = weights(2, 1), randn(1, 4, 6)
-    _, cache = cached_attention(x, layer)
-    before = cache.k.clone(), cache.v.clone()
-    cached_attention(x[:, :1], layer, cache)
-    assert torch.equal(cache.k, before[0])
-    assert torch.equal(cache.v, before[1])
-
-
-def changed(**other):
-    layer = weights(4, 2)
-    return Weights(**{name: getattr(layer, name) for name in layer.__dataclass_fields__} | other)
-
-
-X = torch.ones(2, 3, 6)
-LAYER = weights(4, 2)
 REFUSED = {
-    "heads, not a multiple": lambda: changed(kv_heads=3),
-    "b_Q, one number": lambda: changed(b_Q=torch.ones(1)),
-    "k, narrower than q": lambda: multi_head_attention(X, changed(W_K=torch.ones(6, 2), b_K=None)),
-    "k, of one row": lambda: multi_head_attention(X, LAYER, source=X[:1]),
-    "q, half": lambda: multi_head_attention(
-        X.half(), Weights(*4 * [torch.ones(6, 6).half()], heads=2, kv_heads=2)
+    "heads, not a multiple": lambda: weights(4, 3),
+    # Not by the constructor, whose shapes are checked in tests alone.
+    "b_Q, one number": lambda: Weights.__post_init__(
+        SimpleNamespace(heads=2, kv_heads=2, W_Q=torch.ones(6, 6), b_Q=torch.ones(1))
     ),
-    "window, no number": lambda: cached_attention(X, LAYER, window=0),
+    "q, half": lambda: multi_head_attention(
+        torch.ones(2, 3, 6).half(), Weights(*4 * [torch.ones(6, 6).half()], 2, 2)
+    ),
+    "window, no number": lambda: cached_attention(torch.ones(2, 3, 6), weights(4, 2), window=0),
     "module, adds a key": lambda: Weights.of_torch(nn.MultiheadAttention(4, 2, add_zero_attn=True)),
 }
 
 
 @pytest.mark.parametrize(("name", "call"), REFUSED.items(), ids=REFUSED)
 def test_weights_with_a_silently_wrong_result_are_refused(name, call):
-    with pytest.raises((InputError, TypeCheckError)) as caught:
+    with pytest.raises(InputError, match=f"^{name.partition(',')[0]} must"):
         call()
-    if caught.type is InputError:
-        assert str(caught.value).startswith(name.partition(",")[0])

@@ -160,9 +160,8 @@ REFUSED = {
     "k, narrower, scores": lambda: unwrap(attention_scores)(X, X[..., :1]),
     "v, fewer keys": lambda: unwrap(attention)(X, X, X[:, :1]),
     "v, fewer rows": lambda: unwrap(attention)(X, X, X[:1]),
-    "heads, not a multiple": lambda: grouped_attention(
-        *(X.new_ones(1, n, 3, 4) for n in (3, 2, 2))
-    ),
+    "k, fewer rows, grouped": lambda: unwrap(grouped_attention)(X[:, None], *2 * [X[:1, None]]),
+    "heads, not a multiple": lambda: grouped_attention(X[:, None], *2 * [X[:, [0, 0], None]]),
     "q, half": lambda: attention(*3 * [X.half()]),
     "scores, half": lambda: softmax(X.half()),
     "mask, numbers": lambda: unwrap(attention)(X, X, X, mask=torch.ones(3, 3)),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from interp.attention.reference import causal_mask, grouped_attention, sliding_window_mask
 from interp.attention.tiles import tiled_attention
+from interp.course.costs import Largest
 from interp.errors import InputError
 
 
@@ -108,27 +109,14 @@ def test_gradients_reach_log_sum_exps_and_learned_sinks_in_float64():
     assert torch.autograd.gradcheck(parts, (q, k, v, sinks), fast_mode=True)
 
 
-class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-    """Size of the largest tensor that is made inside."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        for x in made if isinstance(made, tuple) else [made]:
-            if isinstance(x, Tensor):
-                self.numbers = max(self.numbers, x.numel())
-        return made
-
-
 def test_neither_pass_makes_a_tensor_of_the_size_of_the_pattern():
     q, k, v = (torch.randn(1, 1, 512, 4, requires_grad=True) for _ in range(3))
     with Largest() as seen:
         tiled_attention(q, k, v, scale=0.5, tile=64).out.sum().backward()
-    assert seen.numbers == 64 * 64
+    assert seen.bytes == 4 * 64 * 64
     with Largest() as seen:
         grouped_attention(q, k, v).out.sum().backward()
-    assert seen.numbers == 512 * 512
+    assert seen.bytes == 4 * 512 * 512
 
 
 def test_autograd_keeps_no_tiles_between_the_passes():
