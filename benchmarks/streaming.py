@@ -29,7 +29,7 @@ from interp.kinds.mass import Attention
 from interp.kinds.scores import LayerScores, Thresholds, ask, score_layer
 from interp.models.hooks import cheap_forward, run
 from interp.models.stream import stream
-from interp.scan.scan import asked_of
+from interp.scan.measure import asked_of
 from interp.show import figures as plots
 
 KINDS = ("previous_token_head", "duplicate_token_head", "induction_head")

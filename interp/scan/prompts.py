@@ -19,9 +19,9 @@ from interp.files import as_path, content_of, parsed, staged, text_of, utf8, wri
 from interp.heads import Head
 from interp.kinds.probes import Probe
 from interp.kinds.scores import LayerScores, Thresholds, as_thresholds
+from interp.scan.measure import Method, measure, method_for
 from interp.scan.parts import parts_of
 from interp.scan.record import Record
-from interp.scan.scan import Method, measure, method_for
 
 if TYPE_CHECKING:
     from interp.models import Model

@@ -92,7 +92,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(model, sca
 
 
 def test_rows_run_in_batches_give_what_they_give_at_once(model, scan, monkeypatch):
-    monkeypatch.setattr("interp.scan.scan._SIZE", 4 * 4 * 64**2)  # One row at a time.
+    monkeypatch.setattr("interp.scan.measure._SIZE", 4 * 4 * 64**2)  # One row at a time.
     apart = interp.scan_heads(model, rows=4)
     # The same rows, their tensors of another shape.
     pd.testing.assert_frame_equal(apart.frame, scan.frame, check_exact=False, atol=1e-5, rtol=0)

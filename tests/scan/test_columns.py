@@ -1,0 +1,227 @@
+"""The columns of a table: all explained, and every wrong value refused."""
+
+import copy
+import json
+import re
+
+import pandas as pd
+import pytest
+import torch
+from places import ROOT
+from tiny_models import tiny, words_tokenizer
+
+import interp
+from interp.patterns.definitions import DEFINITIONS
+from interp.scan.columns import COLUMNS, column, columns_page
+
+
+@pytest.fixture(scope="module")
+def scan():
+    """A scan with everything on."""
+    text = " ".join(f"w{3 + i * i % 190}" for i in range(400))
+    model = interp.load_model(tiny("llama", max_position_embeddings=160), words_tokenizer())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("interp.kinds.probes.passages", lambda: {"words": text})
+        return interp.scan_heads(model, rows=2, length=150, definitions=DEFINITIONS)
+
+
+@pytest.fixture(scope="module")
+def saved(scan, tmp_path_factory):
+    """The scan as JSON, its labels replaced: only the first head has any."""
+    path = tmp_path_factory.mktemp("saved") / "heads.json"
+    scan.save(path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for head in content["heads"]:
+        head |= {"label": "mixed", "labels": ["mixed"], "sink_position": None}
+    content["heads"][0] |= {"label": "previous token", "labels": ["previous token", "sink"]}
+    return content
+
+
+def refused_when(saved, tmp_path, change):
+    """The message with which an edited table is refused."""
+    content = copy.deepcopy(saved)
+    change(content)
+    path = tmp_path / "heads.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(interp.InputError) as caught:
+        interp.HeadScan.load(path)
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+def test_the_table_that_is_edited_below_loads(saved, tmp_path):
+    (tmp_path / "heads.json").write_text(json.dumps(saved), encoding="utf-8")
+    assert interp.HeadScan.load(tmp_path / "heads.json").heads("sink") == [(0, 0)]
+
+
+def test_the_page_explains_every_column_of_a_scan(scan):
+    unknown = [name for name in scan.frame if not column(name).meaning]
+    assert unknown == []
+    assert len({known.name for known in COLUMNS}) == len(COLUMNS)
+    page = ROOT / "docs" / "columns.md"
+    if not page.exists() or page.read_text(encoding="utf-8") != columns_page():
+        page.write_text(columns_page(), encoding="utf-8")
+        pytest.fail("docs/columns.md was out of date and has been written anew")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("layer", None),
+        ("layer", True),
+        ("head", 0.5),
+        ("window", 0),
+        ("sink_position", -9),
+        ("entropy", -5),
+        ("induction", "0.5"),
+        ("induction", 1.5),
+        ("induction", [1]),
+        ("induction_spread", -0.1),
+        ("induction_null", 3),
+        ("sink_null_99", -1),
+        ("text_sink", 1.5),
+        ("induction_at_32", -1),
+        ("margin", 7),
+        ("ov_copying", -3),
+        ("as_stripe", 9),
+        ("name", 5),
+        ("induction_low", 0.9),
+        ("induction_low", None),
+    ],
+)
+def test_a_value_that_no_scan_can_have_is_refused_by_its_column(saved, tmp_path, name, value):
+    message = refused_when(saved, tmp_path, lambda edited: edited["heads"][0].update({name: value}))
+    assert re.search(rf"columns? {name} .*must", message)
+
+
+def test_infinity_is_refused_from_every_side(scan, tmp_path):
+    frame = scan.to_frame()
+    frame.loc[0, "induction_logit_effect"] = float("inf")
+    with pytest.raises(interp.InputError, match="induction_logit_effect must be finite"):
+        interp.HeadScan(frame, {}).save(tmp_path / "heads.json")
+    frame.assign(labels="mixed").to_csv(tmp_path / "heads.csv", index=False)
+    with pytest.raises(interp.InputError, match="must be finite"):
+        interp.HeadScan.load(tmp_path / "heads.csv")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["sink", "previous token"],
+        ["sink", "sink"],
+        ["mixed", "sink"],
+        ["stripe"],
+        ["next token"],
+        ["duplicate token"],
+        ["anti-induction"],
+        ["local window (by architecture)"],
+        ["not enough tokens"],
+        [],
+        None,
+    ],
+)
+def test_labels_in_another_order_or_without_a_score_are_refused(saved, tmp_path, labels):
+    def change(edited):
+        unknown = {"induction": None, "duplicate_token": None, "local_window": None}
+        label = labels[0] if labels else "sink"
+        edited["heads"][0].update({"label": label, "labels": labels, "window": None, **unknown})
+
+    assert re.search("labels? must", refused_when(saved, tmp_path, change))
+
+
+def test_a_label_whose_score_is_below_chance_is_refused(saved, tmp_path):
+    def change(edited):
+        edited["heads"][0].update(label="sink", labels=["sink"], sink=0.0, sink_chance=0.2)
+
+    assert "above its chance, got 'sink' for L0H0" in refused_when(saved, tmp_path, change)
+
+
+def test_a_label_that_is_not_the_first_of_labels_is_refused(saved, tmp_path):
+    change = lambda edited: edited["heads"][0].update(label="sink")  # noqa: E731
+    assert "label must be the first of labels" in refused_when(saved, tmp_path, change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda heads: [head.pop("sink_high") for head in heads],
+        lambda heads: [head.pop("sink_chance") for head in heads],
+        lambda heads: [head.update(induction_at_x=0) for head in heads],
+        lambda heads: [head.update(note="a") for head in heads],
+        lambda heads: heads[1].pop("sink"),
+        lambda heads: heads[1].update(snik=1),
+        lambda heads: heads[1].update(name="L0H0", head=0),
+        lambda heads: heads[0].update(layer=1),
+        lambda heads: heads.clear(),
+    ],
+)
+def test_a_table_with_missing_or_odd_columns_is_refused(saved, tmp_path, change):
+    assert "must" in refused_when(saved, tmp_path, lambda edited: change(edited["heads"]))
+
+
+def test_a_row_that_sums_to_1_within_rounding_has_scores_that_a_table_takes():
+    patterns = 1.008 * torch.eye(12).expand(1, 1, 12, 12)
+    frame = interp.HeadScan.of(interp.classify_heads(patterns, range(12))).frame
+    assert frame["current_token"][0] == pytest.approx(1.008)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_layers", 1),
+        ("n_layers", True),
+        ("n_heads", 5),
+        ("attention", ["full"]),
+        ("attention", ["full", "none"]),
+        ("seed", -1),
+        ("direction", "up"),
+        ("bos", -1),
+        ("special", [1.5]),
+        ("tokenizer", "no"),
+        ("thresholds", {"induction": 9}),
+        ("thresholds", {"other": 0.5}),
+        ("left_out", {"a": 5}),
+        ("model", None),
+        ("probes", [{"rows": 1}]),
+    ],
+)
+def test_a_record_that_no_scan_makes_is_refused(saved, tmp_path, name, value):
+    message = refused_when(saved, tmp_path, lambda edited: edited["made_by"].update({name: value}))
+    assert re.search("(made_by|table).* must", message)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rows", 3), ("length", 149), ("tokens", ["a b"] * 2), ("periods", [150] * 2), ("parts", [])],
+)
+def test_a_probe_whose_numbers_contradict_each_other_is_refused(saved, tmp_path, name, value):
+    def change(edited):
+        edited["made_by"]["probes"][0][name] = value
+
+    assert "made_by.probes" in refused_when(saved, tmp_path, change)
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "seed", "n_heads"])
+def test_a_record_without_an_entry_that_others_need_is_refused(saved, tmp_path, name):
+    assert name in refused_when(saved, tmp_path, lambda edited: edited["made_by"].pop(name))
+
+
+CIRCLE: list = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize("value", [{1}, torch.ones(2), float("inf"), 10**5000, "\ud800", CIRCLE])
+def test_a_record_that_no_file_can_hold_is_refused_before_anything_is_written(
+    scan, tmp_path, value
+):
+    path = tmp_path / "new" / "heads.parquet"
+    with pytest.raises(interp.InputError, match="made_by must hold"):
+        interp.HeadScan(scan.frame, {"mine": value}).save(path)
+    assert not path.parent.exists()
+
+
+def test_every_entry_that_a_scan_records_is_checked_when_it_is_read(scan):
+    from interp.scan.record import Record
+
+    assert set(scan.made_by) <= set(Record.model_fields)
+    assert pd.Series(scan.made_by["versions"]).notna().all()
