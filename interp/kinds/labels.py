@@ -1,9 +1,7 @@
-"""From attention to labels: what each head does, how much, and against which chance level.
+"""From scores to labels: what each head of a layer does, and how sure that is.
 
-The main path is `classify_heads`, and it is short: score every layer, then label every
-head. A score is the mean `attention_mass` on the kind's targets. A label needs more than
-the score: attention spread evenly over all keys also lands on targets, and on a short
-prompt it does so a lot. So the threshold is put to the *excess* over even attention,
+Attention spread evenly over all keys lands on targets too, and on a short prompt it does so
+often. So a threshold applies to the *excess* over even attention,
 
     excess = (score - chance) / (1 - chance),
 
@@ -20,42 +18,42 @@ from torch import Tensor
 
 from interp.heads import Head
 from interp.kinds.kind import FORCED_WINDOW, KINDS, LABELS, kinds_of
-from interp.kinds.scores import LayerScores, Thresholds, as_thresholds, targets_of
+from interp.kinds.scores import LayerScores, Thresholds, targets_of
 from interp.kinds.targets import NONE, earlier_copies, first_token, ordinary
 
 MIXED = "mixed"
 NOT_ENOUGH = "not enough tokens"
 
 CROSS = "cross-attention"
-"""What heads are called that look at another text, of which no kind is defined."""
+"""Label of heads that attend to another text, where no kind is defined."""
 
 _TO_WINDOW = tuple(KINDS)[: tuple(KINDS).index("local_window") + 1]
-"""The kinds that are no less specific than a local window."""
+"""The kinds up to the local window, the most specific first."""
 
 
 @dataclass(frozen=True)
 class HeadLabel:
-    """The verdict on one head, with its evidence.
+    """The label of one head, with its evidence.
 
     Attributes:
-        head: Which head.
-        label: The most specific of `labels`; `mixed` if none holds, `not enough tokens` if
+        head: The head.
+        label: The most specific of `labels`; `mixed` if no kind holds, `not enough tokens` if
             nothing could be measured.
         labels: All that hold.
         scores: Mean attention mass by kind, in [0, 1]; kinds that could not be measured
             are absent.
         chance: The same for attention spread evenly.
         not_measured: Why a kind is absent from `scores`.
-        entropy: Mean entropy of the attention of a query, in nats.
+        entropy: Mean entropy of a query's attention, in nats.
         mean_distance: Mean distance from query to key, in tokens.
-        sink_position: Where a sink head rests, counted from the first token; None for others.
+        sink_position: Position of a sink head's sink, from the first token; None for others.
         sink_at: The same with the token in words, as `[SEP] at 7`; None where texts or special
             ids are not known.
         window: How far back (or either way) the model lets this layer look, the query included;
             None if there is no limit.
-        margin: How much excess (or, if nearer, mass above the null) the kind that gives `label`
-            has to spare; for `mixed` how much the nearest kind lacks, below 0. None for a
-            label that no score gives.
+        margin: How far the excess of the kind behind `label` is above its threshold (or, if that
+            is nearer, the score above its null); for `mixed` how much the nearest kind lacks,
+            below 0. None for a label that no score gives.
     """
 
     head: Head
@@ -78,30 +76,65 @@ class HeadLabel:
         return f"HeadLabel({self.head} {self.label}{also}: {scores})"
 
 
-def with_sink_named(
-    verdict: HeadLabel,
+def judge_layer(
+    layer: int,
+    scores: LayerScores,
     tokens: Int[Tensor, "batch pos"],
-    texts: Sequence[Sequence[str]],
-    special: Collection[int],
-) -> HeadLabel:
-    """The verdict with `sink_at`: the special token where the head rests, or that it is none.
+    thresholds: Thresholds,
+    *,
+    special: Collection[int] = (),
+    causal: bool = True,
+    window: int | None = None,
+    texts: Sequence[Sequence[str]] | None = None,
+    alibi_slopes: Sequence[float] | None = None,
+    seen: Int[Tensor, " query"] | None = None,
+    nulls: Mapping[str, Float[Tensor, " head"]] | None = None,
+    induction_effect: Float[Tensor, "end=2 head"] | None = None,
+    largest_effect: float = 0.0,
+) -> list[HeadLabel]:
+    """Label the heads of one layer by their scores and by what the architecture makes them do.
 
     Args:
-        verdict: On any head.
-        tokens: The ids that were run; -1 is padding.
-        texts: The text of each of a row's tokens, without the padding.
+        layer: Number of the layer.
+        scores: The layer's scores, those of too few queries left out.
+        tokens: Token ids that were run; -1 is padding.
+        thresholds: The thresholds.
         special: Ids of special tokens.
+        causal: Whether no query looks ahead.
+        window: How far back the layer may look. If that is less than the prompt, every head of
+            the layer is local by architecture.
+        texts: Text of each of a row's tokens, without padding, to name the sinks; None for no
+            names.
+        alibi_slopes: Slope of each head (ALiBi); a head that is local by its slope alone is
+            local by architecture.
+        seen: How many keys each query sees that the local window was scored on; needed with
+            slopes.
+        nulls: By kind, what a score must be above.
+        induction_effect: Interval of the effect on the right next token's logit; a head with
+            the induction label is `anti-induction` (McDougall et al. 2023, arXiv 2310.04625)
+            if all of the interval is as far below 0 as the threshold says.
+        largest_effect: Largest absolute effect of any head of the model.
     """
-    place = verdict.sink_position
-    if place is None:
-        return verdict
-    starts = first_token(tokens).tolist()
-    ids = [
-        int(row[at + place]) if at + place < len(row) else NONE for row, at in zip(tokens, starts)
-    ]
-    there = Counter(texts[i][place] for i, token in enumerate(ids) if token in special)
-    word = there.most_common(1)[0][0] if there else "an ordinary token"
-    return replace(verdict, sink_at=f"{word} at {place}")
+    missing = why_not_measured(
+        tokens, scores, thresholds, special=special, window=window, causal=causal
+    )
+    verdicts = label_heads(
+        layer,
+        scores,
+        thresholds,
+        window=window,
+        window_forced=window is not None and window < tokens.shape[1],
+        not_measured=missing,
+        nulls=nulls,
+        induction_effect=induction_effect,
+        largest_effect=largest_effect,
+    )
+    if alibi_slopes is not None and seen is not None:
+        pairs = zip(verdicts, alibi_slopes, strict=True)
+        verdicts = [_with_slope(verdict, slope, seen, thresholds) for verdict, slope in pairs]
+    if texts is not None:
+        verdicts = [_with_sink_named(verdict, tokens, texts, special) for verdict in verdicts]
+    return verdicts
 
 
 def label_heads(
@@ -116,33 +149,16 @@ def label_heads(
     induction_effect: Float[Tensor, "end=2 head"] | None = None,
     largest_effect: float = 0.0,
 ) -> list[HeadLabel]:
-    """Turn one layer's scores into verdicts: a label for each kind whose excess is enough.
+    """Turn one layer's scores into labels: one for each kind whose excess is enough.
 
-    Where there is a null, the score must be above it too. A head that attends like an
-    induction head and pushes the right answer down is `anti-induction` (McDougall et al. 2023,
-    arXiv 2310.04625).
-
-    Args:
-        layer: The layer's own number.
-        scores: As measured, on enough queries.
-        thresholds: What decides.
-        window: The layer's window, for the record.
-        window_forced: Whether the prompt was longer than the window, so that every head of
-            this layer is local whether it would be or not.
-        not_measured: Why kinds are absent from `scores`.
-        nulls: By kind, what a score must be above.
-        induction_effect: Interval of the effect on the right next token's logit; a head is
-            `anti-induction` if all of it is so far below 0 as the threshold says.
-        largest_effect: The largest such effect of any head of the model, up or down.
-
-    Raises:
-        InputError: If `thresholds` are none.
+    Where there is a null, the score must be above it too. Arguments are as for `judge_layer`;
+    `window_forced` says whether the window makes every head of the layer local.
     """
-    thresholds = as_thresholds(thresholds)
     nulls = nulls or {}
     kinds = [kind for kind in KINDS if kind in scores.tallies]
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
     chances = {kind: scores.tallies[kind].uniform_mean.tolist() for kind in kinds}
+    least_effect = thresholds.anti_induction * largest_effect
 
     verdicts = []
     for head in range(scores.sink_position.shape[1]):
@@ -154,22 +170,25 @@ def label_heads(
             margins[kind] = min(spare, above_null)
             if spare >= 0 and above_null > 0:
                 held.append(kind)
-        least = thresholds.anti_induction * largest_effect
-        pushes_down = induction_effect is not None and float(induction_effect[1, head]) < -least
+        pushes_down = (
+            induction_effect is not None and float(induction_effect[1, head]) < -least_effect
+        )
         labels = [
             (KINDS[kind].opposite if pushes_down else None) or KINDS[kind].label for kind in held
         ]
         if window_forced:
             labels.insert(sum(kind in _TO_WINDOW for kind in held), FORCED_WINDOW)
         place = None
-        if LABELS["sink"] in labels:
-            heard = scores.tallies["sink"].queries > 0
-            place = int(scores.sink_position[heard, head].mode().values)
+        if "sink" in held:
+            counted = scores.tallies["sink"].queries > 0
+            place = int(scores.sink_position[counted, head].mode().values)
+        margin = margins[held[0]] if held else max(margins.values(), default=None)
+        labels = labels or [MIXED if kinds else NOT_ENOUGH]
         verdicts.append(
             HeadLabel(
                 head=Head(layer, head),
-                label=labels[0] if labels else MIXED if kinds else NOT_ENOUGH,
-                labels=tuple(labels) if labels else (MIXED if kinds else NOT_ENOUGH,),
+                label=labels[0],
+                labels=tuple(labels),
                 scores=own,
                 chance=chance,
                 not_measured=dict(not_measured or {}),
@@ -177,22 +196,16 @@ def label_heads(
                 mean_distance=means["mean_distance"][head] if "mean_distance" in means else None,
                 sink_position=place,
                 window=window,
-                margin=_margin(margins, held, labels),
+                margin=None if labels[0] == FORCED_WINDOW else margin,
             )
         )
     return verdicts
 
 
-def _margin(margins: Mapping[str, float], held: list[str], labels: list[str]) -> float | None:
-    if labels and labels[0] == FORCED_WINDOW:
-        return None
-    return margins[held[0]] if held else max(margins.values(), default=None)
-
-
 def excess(score: float, chance: float) -> float:
     """`(score - chance) / (1 - chance)`: 0 for even attention, 1 when all is on target.
 
-    0 where chance is 1, since then every key in sight is a target and nothing is shown.
+    0 where chance is 1: every visible key is a target then, and the score shows nothing.
 
     Example:
         >>> excess(0.75, 0.5)
@@ -230,13 +243,69 @@ def why_not_measured(
     for kind in kinds_of(causal):
         if kind in scores.tallies:
             continue
-        without_window = (
-            (targets_of(kind, tokens, special, thresholds, causal) != NONE).any(-1).sum()
-        )
-        if without_window >= thresholds.min_queries and window is not None:
+        keys = targets_of(kind, tokens, special, thresholds, causal)
+        if window is not None and (keys != NONE).any(-1).sum() >= thresholds.min_queries:
             reasons[kind] = f"the targets lie beyond the layer's window of {window} tokens"
         elif KINDS[kind].null == "shuffled" and not copies.any():
             reasons[kind] = "no token is repeated"
         else:
             reasons[kind] = NOT_ENOUGH
     return reasons
+
+
+def share_within(
+    slope: float, width: int, seen: Int[Tensor, "*queries"]
+) -> Float[Tensor, "*queries"]:
+    """Share of attention that an ALiBi slope alone puts on the last `width` positions, in [0, 1].
+
+    ALiBi (Press et al. 2021, arXiv 2108.12409) subtracts `slope * distance` from a score, with a
+    slope for each head of a layer. Where tokens are all alike, attention is then geometric: a
+    key one token farther back gets `exp(-slope)` times as much.
+
+    Args:
+        slope: Slope of the head, above 0.
+        width: Width in tokens, the query's own position included.
+        seen: Number of keys that each query sees.
+
+    Example:
+        >>> from torch import tensor
+        >>> share_within(math.log(2), 1, tensor([1, 2]))
+        tensor([1.0000, 0.6667])
+    """
+    falls = math.exp(-slope)
+    return (1 - falls ** seen.clamp(max=width).float()) / (1 - falls ** seen.float())
+
+
+def _with_slope(
+    verdict: HeadLabel, slope: float, seen: Int[Tensor, " query"], thresholds: Thresholds
+) -> HeadLabel:
+    """The verdict, local by architecture where the slope alone earns the label."""
+    local = LABELS["local_window"]
+    if local not in verdict.labels:
+        return verdict
+    alone = float(share_within(slope, thresholds.window_width, seen).mean())
+    if excess(alone, verdict.chance["local_window"]) < thresholds.local_window:
+        return verdict
+    named = (FORCED_WINDOW if label == local else label for label in verdict.labels)
+    labels = tuple(dict.fromkeys(named))  # A window may have forced it too.
+    margin = None if verdict.label == local else verdict.margin
+    return replace(verdict, label=labels[0], labels=labels, margin=margin)
+
+
+def _with_sink_named(
+    verdict: HeadLabel,
+    tokens: Int[Tensor, "batch pos"],
+    texts: Sequence[Sequence[str]],
+    special: Collection[int],
+) -> HeadLabel:
+    """The verdict with `sink_at`: the special token that is the sink, or an ordinary one."""
+    place = verdict.sink_position
+    if place is None:
+        return verdict
+    starts = first_token(tokens).tolist()
+    ids = [
+        int(row[at + place]) if at + place < len(row) else NONE for row, at in zip(tokens, starts)
+    ]
+    there = Counter(texts[i][place] for i, token in enumerate(ids) if token in special)
+    word = there.most_common(1)[0][0] if there else "an ordinary token"
+    return replace(verdict, sink_at=f"{word} at {place}")

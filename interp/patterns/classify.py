@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from interp.errors import InputError, truth, whole
-from interp.kinds.alibi import name_what_slopes_do
-from interp.kinds.labels import HeadLabel, label_heads, why_not_measured, with_sink_named
+from interp.kinds.labels import HeadLabel, judge_layer
 from interp.kinds.scores import Thresholds, as_thresholds, ask, score_layer
 from interp.kinds.targets import NONE, Blocks
 from interp.patterns.read import take
@@ -79,7 +78,7 @@ def classify_heads(
     )
     causal = truth("causal", taken.causal if causal is None else causal)
     special = as_special(taken.special if special is None else special)
-    ids, stack, texts = taken.tokens, taken.arrays, taken.texts
+    ids, stack = taken.tokens, taken.arrays
     numbers = as_numbers(taken.numbers if layers is None else layers)
     if len(numbers) != len(stack):
         raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
@@ -99,26 +98,20 @@ def classify_heads(
         )
         questions = ask(ids, special=special, window=window, thresholds=thresholds, causal=causal)
         scores = score_layer(pattern, questions, thresholds).measured(thresholds.min_queries)
-        missing = why_not_measured(
-            ids, scores, thresholds, special=special, window=window, causal=causal
+        local = questions.fit & (questions.keys["local_window"] != NONE).any(-1)
+        labels += judge_layer(
+            layer,
+            scores,
+            ids,
+            thresholds,
+            special=special,
+            causal=causal,
+            window=window,
+            texts=taken.texts if special else None,
+            alibi_slopes=taken.alibi_slopes,
+            seen=questions.seen[local],
         )
-        forced = window is not None and window < ids.shape[1]
-        found = label_heads(
-            layer, scores, thresholds, window=window, window_forced=forced, not_measured=missing
-        )
-        if taken.alibi_slopes is not None:
-            counted = questions.fit & (questions.keys["local_window"] != NONE).any(-1)
-            seen = questions.seen[counted]
-            found = [
-                name_what_slopes_do(verdict, slope, seen, thresholds)
-                for verdict, slope in zip(found, taken.alibi_slopes, strict=True)
-            ]
-        labels += found
-    return (
-        labels
-        if texts is None or not special
-        else [with_sink_named(v, ids, texts, special) for v in labels]
-    )
+    return labels
 
 
 def as_windows(windows: Any, number: int) -> list[int | None]:

@@ -1,54 +1,54 @@
 r"""How strongly a later head reads what an earlier head writes, from weights alone.
 
 For heads 1 and 2 of an earlier and a later layer, with row vectors (`interp.weights.heads`), the
-score of
-a kind is |A B| / (|A| |B|) in Frobenius norms (Elhage et al. 2021), where A = W_OV1 and
+score of a kind is |A B| / (|A| |B|) in Frobenius norms (Elhage et al. 2021), where A = W_OV1 and
 
     Q-composition: B = W_QK2,    K-composition: B = W_QK2^T,    V-composition: B = W_OV2
 
 It is at most 1; flat factors of rank r that fit perfectly reach 1 / sqrt(r), and chance gives
 the floor.
 
-**The null.** How large is a score if the two heads keep their singular values, and have
-nothing to do with each other? Put a rotation between them, orthogonal R of n dimensions drawn
-evenly (Haar), and with M = A^T A and N = B B^T
+**The null.** How large is a score if the two heads keep their singular values but are
+unrelated? Put a rotation between them, orthogonal R of n dimensions drawn evenly (Haar), and with
+M = A^T A and N = B B^T
 
     |A R B|^2 = tr(M R N R^T) = tr M tr N / n + tr(M0 R N0 R^T)
 
 where M0 = M - (tr M / n) 1 and N0 likewise. The second term has mean 0, since E[R N0 R^T]
-commutes with every rotation and has trace 0. For its square: rotations act on the symmetric
-matrices of trace 0, a space of D = (n - 1)(n + 2) / 2 dimensions, and leave none of its subspaces
-in place, so that by Schur's lemma the mean square of a product with R N0 R^T is the same in all
-directions, E[tr(M0 R N0 R^T)^2] = |M0|^2 |N0|^2 / D:
+commutes with every rotation and has trace 0. For its square: rotations act irreducibly on the
+symmetric matrices of trace 0, a space of D = (n - 1)(n + 2) / 2 dimensions, so that by Schur's
+lemma the mean square of a product with R N0 R^T is the same in all directions,
+E[tr(M0 R N0 R^T)^2] = |M0|^2 |N0|^2 / D:
 
     E |A R B|^2 = |A|^2 |B|^2 / n
     Var |A R B|^2 = 2 / ((n - 1)(n + 2)) (tr M^2 - (tr M)^2 / n) (tr N^2 - (tr N)^2 / n)
 
 So the floor is 1 / sqrt(n), and z = (|A B|^2 - mean) / sqrt(variance) needs no sampling. The
-null has tails to the right where a few singular values are most of a head, and in a trained model
-most pairs are several deviations off, above or below, since heads share directions of the stream:
-the rank among the earlier heads says more than z alone.
+null has a long right tail if a few singular values dominate a head. In a trained model most pairs
+are several deviations away, above or below, since heads share directions of the stream: the rank
+among the earlier heads says more than z alone.
 
-**Layer norms** take the mean away before anything is read: what a head writes along 1 = (1, ..., 1)
-no head can read. It is taken out of A, and n is d_model - 1, the dimensions that are left.
+**Layer norms** subtract the mean before anything is read: no head can read what a head writes
+along 1 = (1, ..., 1). It is removed from A, and n is d_model - 1.
 
 **The cost.** With A = W_V W_O and B = I J^T, and the triangles of W_V = Q S and J = Q' T, the
-norm of A B is that of S (W_O I) T^T, d_head x d_head. No product of two d_model x d_model
-matrices is formed, nor one such matrix.
+norm of A B is that of S (W_O I) T^T, d_head x d_head. No d_model x d_model matrix is formed.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from typing import Annotated, Any, Literal, NamedTuple
 
+import pandas as pd
 import torch
 from einops import einsum, rearrange, reduce
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 
-from interp.errors import InputError, whole
+from interp.errors import InputError, Whole, checked, quoted
 from interp.heads import Head
-from interp.weights.heads import FARTHEST, HeadWeights
+from interp.weights.heads import Distance, HeadWeights
 
 Kind = Literal["Q", "K", "V"]
 KINDS: tuple[Kind, ...] = ("Q", "K", "V")
@@ -58,12 +58,12 @@ class Edge(NamedTuple):
     """One pair of heads: how strongly `later` reads what `earlier` writes.
 
     Attributes:
-        earlier: Who writes.
-        later: Who reads.
-        kind: Through what it reads: `Q`, `K` or `V`.
-        score: As in this module, in [0, 1].
-        z: In standard deviations of the null.
-        rank: Of `earlier` among all heads that are earlier than `later`; 1 is the strongest.
+        earlier: Head that writes.
+        later: Head that reads.
+        kind: Path by which it reads: `Q`, `K` or `V`.
+        score: Composition score, in [0, 1].
+        z: Distance of the squared score from the null's mean, in standard deviations.
+        rank: Rank of `earlier` among all heads before `later`; 1 is the strongest.
     """
 
     earlier: Head
@@ -82,13 +82,13 @@ class Composition:
     weights are all 0.
 
     Attributes:
-        Q: Through its queries, in [0, 1].
-        K: Through its keys, likewise.
-        V: Through its values, likewise.
-        z: For each kind, the squared score's distance from the null's mean in standard
+        Q: Scores through queries, in [0, 1].
+        K: Scores through keys, in [0, 1].
+        V: Scores through values, in [0, 1].
+        z: For each kind, distance of the squared score from the null's mean, in standard
             deviations.
-        floor: What chance gives: 1 / sqrt(n).
-        distance: From query back to key, in tokens; of no effect without rotary positions.
+        floor: Score by chance: 1 / sqrt(n).
+        distance: Tokens from query back to key; no effect without rotary positions.
     """
 
     Q: Float[Tensor, "layer head layer head"]
@@ -99,55 +99,47 @@ class Composition:
     distance: int
 
     def __repr__(self) -> str:
-        best = (f"{kind} {edge}" for kind in KINDS for edge in map(_words, self.strongest(kind, 1)))
-        return f"Composition({', '.join([*best, f'floor {self.floor:.3f}'])})"
+        best = [edge for kind in KINDS for edge in self.strongest(kind, 1)]
+        words = [f"{e.kind} {e.earlier} to {e.later} {e.score:.3f}" for e in best]
+        return f"Composition({', '.join([*words, f'floor {self.floor:.3f}'])})"
 
     def scores(self, kind: str) -> Float[Tensor, "layer head layer head"]:
-        """`Q`, `K` or `V` by name.
-
-        Raises:
-            InputError: If it is none of these.
-        """
+        """The scores of a kind, `Q`, `K` or `V`."""
         if kind not in KINDS:
-            raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+            raise InputError(f"kind must be one of {', '.join(KINDS)}, got {quoted(kind)}")
         return {"Q": self.Q, "K": self.K, "V": self.V}[kind]
 
     def rank(self, kind: str) -> Int[Tensor, "layer head layer head"]:
-        """Place of each earlier head among all that a later one could read; 1 is the strongest.
+        """Rank of each earlier head among all that a later head could read; 1 is the strongest.
 
         0 where there is no score. Ties go to the earlier head.
         """
         scores = self.scores(kind)
         flat = rearrange(scores, "l1 h1 l2 h2 -> (l1 h1) (l2 h2)")
         order = flat.nan_to_num(nan=-1.0).argsort(dim=0, descending=True, stable=True)
-        places = order.argsort(dim=0) + 1
-        places = torch.where(flat.isnan(), 0, places)
-        return places.view(scores.shape)
+        ranks = torch.where(flat.isnan(), 0, order.argsort(dim=0) + 1)
+        return ranks.view(scores.shape)
 
+    @checked
     def strongest(
         self,
         kind: str,
-        count: SupportsIndex = 10,
+        count: Annotated[Whole, Field(ge=0)] = 10,
         *,
         later: Head | tuple[int, int] | str | None = None,
     ) -> list[Edge]:
         """The pairs with the highest scores, the highest first.
 
         Args:
-            kind: Which scores.
-            count: How many pairs at most.
-            later: If given, only what this head reads.
-
-        Raises:
-            InputError: If the kind or the head is not known, or the count is no whole number of
-                at least 0.
+            kind: Kind of score: `Q`, `K` or `V`.
+            count: Largest number of pairs.
+            later: Head that reads; every head if left out.
         """
         scores, ranks = self.scores(kind), self.rank(kind)
-        count = whole("count", count, least=0)
         there = scores.isfinite()
         if later is not None:
             layer, head = later = Head.parse(later)
-            if not (0 <= layer < scores.shape[2] and 0 <= head < scores.shape[3]):
+            if layer >= scores.shape[2] or head >= scores.shape[3]:
                 raise InputError(f"later must be a head of the model, got {later}")
             only = torch.zeros_like(there)
             only[:, :, layer, head] = True
@@ -166,11 +158,8 @@ class Composition:
             for l1, h1, l2, h2 in places[best].tolist()
         ]
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Every pair as columns of a table, such as `pandas.DataFrame` takes.
-
-        `earlier`, `later` (as L5H1), and for each kind the score, its `_z` and its `_rank`.
-        """
+    def to_frame(self) -> pd.DataFrame:
+        """One row per pair: `earlier`, `later` (L5H1), and for each kind `Q`, `Q_z`, `Q_rank`."""
         there = self.Q.isfinite() | self.K.isfinite() | self.V.isfinite()
         places = there.nonzero().tolist()
         columns: dict[str, list[Any]] = {
@@ -181,15 +170,11 @@ class Composition:
             columns[kind] = self.scores(kind)[there].tolist()
             columns[f"{kind}_z"] = self.z[kind][there].tolist()
             columns[f"{kind}_rank"] = self.rank(kind)[there].tolist()
-        return columns
-
-
-def _words(edge: Edge) -> str:
-    return f"{edge.earlier} to {edge.later} {edge.score:.3f}"
+        return pd.DataFrame(columns)
 
 
 class _Written(NamedTuple):
-    """A layer's W_OV, up to a rotation of what is read: `core` has the same A^T A."""
+    """A layer's W_OV, up to a rotation of its input: `core` has the same A^T A."""
 
     core: Float[Tensor, "head e d_model"]
     size: Float[Tensor, " head"]
@@ -197,7 +182,7 @@ class _Written(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A layer's B = I J^T, up to a rotation of the end that does not read the stream."""
+    """A layer's B = I J^T, up to a rotation of the side that does not read the stream."""
 
     reader: Float[Tensor, "shared d_model e"]
     triangle: Float[Tensor, "head f e"]
@@ -205,24 +190,20 @@ class _Read(NamedTuple):
     spread: Float[Tensor, " head"]
 
 
+@checked
 def compose(
-    weights: Mapping[int, HeadWeights], *, n_layers: int, distance: SupportsIndex = 0
+    weights: Mapping[int, HeadWeights], *, n_layers: int, distance: Distance = 0
 ) -> Composition:
     """Q-, K- and V-composition of all pairs of heads.
 
     Args:
-        weights: By layer; those of `interp.weights.folded.head_weights`.
-        n_layers: Of the model, with or without attention.
-        distance: From query back to key, in tokens: with rotary positions each distance has a
-            W_QK of its own.
-
-    Raises:
-        InputError: If there are fewer than two layers of attention, or the distance is no whole
-            number from 0 to `interp.weights.heads.FARTHEST`.
+        weights: Weights by layer, from `interp.weights.folded.head_weights`; two layers at least.
+        n_layers: Number of layers of the model, with or without attention.
+        distance: Tokens from query back to key: with rotary positions each distance has its
+            own W_QK.
     """
     if len(weights) < 2:
         raise InputError(f"weights must be of at least two layers, got {len(weights)}")
-    distance = whole("distance", distance, least=0, most=FARTHEST)
     centred = any(heads.centred for heads in weights.values())
     n = next(iter(weights.values())).W_O.shape[-1] - centred
     written = {i: _write(heads, n, centred) for i, heads in weights.items()}

@@ -1,16 +1,16 @@
-"""What a head says directly: its part of the logits, through the final norm and unembedding.
+"""Direct effects: each head's part of the logits, through the final norm and unembedding.
 
 The residual stream that reaches the final norm is a sum: embedding, every head's output,
-biases, every MLP's. With the norm's scale sigma held at what it was, norm and unembedding are
-linear, so each part has an effect of its own on every logit, and the effects sum to it:
+biases, every MLP's output. With the norm's scale sigma held fixed, norm and unembedding are
+linear, so each part has a separate effect on every logit, and the effects sum to the logit:
 
     logit_y = sum over parts of  (part . u_y) / sigma + (b . W_U)_y + b_U_y,    u_y = gain * W_U_y
 
 A head's part at query q is itself a sum over the keys that it attends to, `A_qk v_k W_O`: its
 effect through some keys alone is the same product with those values (Elhage et al. 2021;
 for the source of an induction head McDougall et al. 2023, arXiv 2310.04625). All effects here
-are on the logit of one token less the mean over the vocabulary, since a constant that is
-added to all logits says nothing.
+are on the logit of one token minus the mean over the vocabulary, since adding a constant to all
+logits changes nothing.
 """
 
 from collections.abc import Iterator
@@ -34,21 +34,21 @@ from interp.weights.norms import Norm
 
 
 class Readout:
-    """Final norm and unembedding as a linear map, for a norm whose scale is held fixed.
+    """Final norm and unembedding as a linear map, with the norm's scale held fixed.
 
     Raises:
-        InputError: If the model has no such readout, a norm stands between heads and it, or its
-            weights are packed or not in memory.
+        InputError: If a norm follows the heads' output, there is no final norm, or weights are
+            packed or not in memory.
     """
 
     def __init__(self, model: Model) -> None:
         bridge = model.bridge
         if model.plain is None:
-            raise InputError("the model is not at hand as transformers runs it")
+            raise InputError("the model does not run in transformers")
         if any("ln1_post" in block._modules for block in bridge.blocks):
             raise InputError("a norm follows the heads' output")
         path = bridge.ln_final.name if "ln_final" in bridge._modules else None
-        # Where the norm comes after each part, OPT keeps a None in the place of the final one.
+        # With norms after each part, the final norm of OPT is None.
         if path is None or dict(model.plain.named_modules()).get(path) is None:
             raise InputError("there is no final norm")
         self.model = model
@@ -61,11 +61,11 @@ class Readout:
         self.close = 1e-3 if model.dtype_name == "float32" else 5e-2
 
     def check(self) -> None:
-        """Make sure on a few tokens that heads reach the logits as is assumed here.
+        """Test on a few tokens that heads reach the logits as this module assumes.
 
         Raises:
-            InputError: If the parts do not sum to the logits, or what a head brings is not
-                what it puts out.
+            InputError: If the parts do not sum to the logits, or a head's output is not the
+                sum of its weighted values.
         """
         tokens = self.model.vocabulary[:8][None]
         logit_parts(self.model, tokens, tokens.roll(-1, dims=1), readout=self)
@@ -77,11 +77,11 @@ class Readout:
         for z, out in zip(seen.values(), found.values(), strict=True):
             out = rearrange(out, "b h q d -> b q (h d)")
             if not (z.float().flatten(2) - out).abs().max() <= self.close * z.abs().max():
-                raise InputError("what a head brings is changed before it is put out")
+                raise InputError("a head's output is not the sum of its weighted values")
 
     @contextmanager
     def watching(self) -> Iterator[list[Float[Tensor, "batch pos"]]]:
-        """A list that gets the scale of the final norm in each forward pass."""
+        """A list to which each forward pass adds the scale of the final norm."""
         scales = []
 
         def look(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -94,7 +94,7 @@ class Readout:
             handle.remove()
 
     def towards(self, answers: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
-        """The direction in the residual stream, times the scale, of each position's answer."""
+        """Direction of each position's answer in the residual stream, times the norm's scale."""
         return self.norm.fold(self.W_U[answers.to(self.W_U.device)])
 
     def W_O(self, layer: int) -> Float[Tensor, "head d_head d_model"]:
@@ -104,7 +104,7 @@ class Readout:
     def head_directions(
         self, layer: int, towards: Float[Tensor, "batch pos d_model"]
     ) -> Float[Tensor, "batch head pos d_head"]:
-        """The same direction as each head of a layer sees it: through its W_O."""
+        """The same direction in the values of each head of a layer: through its W_O."""
         return einsum(towards, self.W_O(layer), "b q d, h e d -> b h q e")
 
     def copying(self) -> Float[Tensor, "layer head"]:
@@ -122,9 +122,9 @@ class Readout:
 def value_norms(
     v: Float[Tensor, "batch kv_head key d_head"], W_O: Float[Tensor, "head d_head d_model"]
 ) -> Float[Tensor, "batch head key"]:
-    """`|v W_O|`: how much one unit of attention to a key moves the residual stream.
+    """`|v W_O|`: how far one unit of attention to a key moves the residual stream.
 
-    (Kobayashi et al. 2020, arXiv 2004.10102.) The norm is that of `v (W_O W_O^T) v`, so that
+    (Kobayashi et al. 2020, arXiv 2004.10102.) Computed as the root of `v (W_O W_O^T) v`, so that
     no vector of the stream's width is made for every key and head.
     """
     gram = rearrange(W_O @ W_O.mT, "(kv g) d e -> kv g d e", kv=v.shape[1])
@@ -137,15 +137,15 @@ def through(
     keys: Int[Tensor, "batch query m"],
     directions: Float[Tensor, "batch head query d_head"],
 ) -> Float[Tensor, "batch head query"]:
-    """Effect of each head through `keys` alone, still to be divided by the norm's scale."""
+    """Effect of each head through `keys` alone, times the norm's scale."""
     return (attention.brought(keys) * directions).sum(-1)
 
 
 class StripeEffects:
     """Every head's direct effect through its induction targets alone, on the right next token.
 
-    The tokens are repeated rows, whose next token is the one after the earlier copy too. Fill
-    it layer by layer in a pass that `Readout.watching` watches.
+    The tokens are repeated rows: the right next token follows the earlier copy too. Call `look`
+    for each layer of a forward pass inside `Readout.watching`.
     """
 
     def __init__(self, readout: Readout, tokens: Int[Tensor, "batch pos"]) -> None:
@@ -162,13 +162,13 @@ class StripeEffects:
         keys: Int[Tensor, "batch query m"],
         counted: Bool[Tensor, "batch query"],
     ) -> None:
-        """Take in one layer: its attention, where it should look, and which queries count."""
+        """Add one layer: its attention, the keys where it should look, the queries that count."""
         directions = self.readout.head_directions(layer, self.towards)
         there = (keys != NONE).any(-1) & counted & self.has_next
         self._found[layer] = through(attention, keys, directions), there
 
     def tallies(self, scale: Float[Tensor, "batch pos"]) -> dict[int, Tally]:
-        """The effects in logits, by layer; `scale` is that of the final norm in that pass."""
+        """The effects in logits, by layer; `scale` is the final norm's scale in that pass."""
         return {
             layer: Tally.of(effect / scale[:, None], torch.zeros_like(effect), counted)
             for layer, (effect, counted) in self._found.items()
@@ -182,20 +182,20 @@ def logit_parts(
     *,
     readout: Readout | None = None,
 ) -> dict[str, Float[Tensor, "..."]]:
-    """Every part's direct effect on the logit of `answers`, less the mean over the vocabulary.
+    """Every part's direct effect on the logit of `answers`, minus the mean over the vocabulary.
 
     Args:
-        model: Whose residual stream is a plain sum.
-        tokens: What is run; no padding.
-        answers: For each position the token whose logit is meant.
-        readout: Of the model, if it is at hand.
+        model: Model whose residual stream is a plain sum.
+        tokens: Tokens to run, without padding.
+        answers: Token whose logit is meant, for each position.
+        readout: Readout of the model, if there is one already.
 
     Returns:
         `heads [layer, batch, head, pos]`, `attention_bias` and `mlp [layer, batch, pos]`,
         `embedding` and `constant [batch, pos]`, in logits. Their sum is the logit.
 
     Raises:
-        InputError: If the model's logits are no such sum.
+        InputError: If the parts do not sum to the logits.
     """
     readout = readout or Readout(model)
     towards = readout.towards(answers)

@@ -1,36 +1,36 @@
-"""From a model to the weights that its heads really read and write with: norms folded in.
+"""The weights with which a model's heads read and write the stream: norms folded in.
 
 How a family stores its weights is never taken on trust. Folding, fused blocks, the order of
-heads, the kind of rotary positions and the scale are right if the scores that come out of the
-weights are those that the model computes, so every layer is put to that test on a few tokens
-(`head_weights`), and refused where it fails.
+heads, the kind of rotary positions and the scale are right if the weights give the scores that
+the model computes. `head_weights` tests this for every layer on a few tokens, and refuses a layer
+that fails.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, whole
+from interp.errors import InputError, checked, told
 from interp.kinds.mass import FromQK
 from interp.models import Model, attention_layers, evaluating, load_model
 from interp.models.families import is_alibi, rotary_tables, text_config
 from interp.models.hooks import run_with
 from interp.models.stream import stream, streams
 from interp.weights.composition import Composition, compose
-from interp.weights.heads import FARTHEST, HeadWeights, Rotary
+from interp.weights.heads import Distance, HeadWeights, Rotary
 from interp.weights.norms import Norm
 
 TRIED_ON = 12
-"""Tokens on which the weights must give the model's own scores."""
+"""Number of tokens on which the weights must give the model's own scores."""
 
 
 def norm_before(model: Model, layer: int) -> Norm:
-    """The norm whose output a layer's heads read; one that changes nothing if there is none."""
+    """The norm whose output a layer's heads read; the identity if there is none."""
     block = model.bridge.blocks[layer]
     d_model = int(model.bridge.cfg.d_model)
     like = torch.ones(d_model, device=model.device, dtype=next(block.parameters()).dtype)
@@ -38,11 +38,7 @@ def norm_before(model: Model, layer: int) -> Norm:
 
 
 def written(model: Model, layer: int) -> Float[Tensor, "head d_value d_model"]:
-    """W_O of a layer as it is stored: how its heads write to the residual stream.
-
-    Raises:
-        InputError: If the layer's weights are packed, not in memory, or not there by head.
-    """
+    """W_O of a layer as it is stored: how its heads write to the residual stream."""
     return _weight(_attention(model, layer), "W_O", layer)
 
 
@@ -53,46 +49,36 @@ def values(
     Float[Tensor, "kv_head d_value"],
     Float[Tensor, "head d_value d_model"],
 ]:
-    """W_V, b_V and W_O of a layer; with `fold` as in `interp.weights.heads.HeadWeights`.
-
-    Raises:
-        InputError: If the layer's weights are packed, not in memory, or not there by head.
-    """
+    """W_V, b_V and W_O of a layer; with `fold` as in `interp.weights.heads.HeadWeights`."""
     attention = _attention(model, layer)
-    W_V, b_V = _read(attention, "V", layer)
+    W_V, b_V = _read(model, attention, "V", layer, fold)
     W_O = written(model, layer)
-    if not fold:
-        return W_V, b_V, W_O
-    before = norm_before(model, layer)
-    b_V = b_V + einsum(before.bias, W_V, "d, h d e -> h e")
     after = _module(model.bridge.blocks[layer], "ln1_post")
-    if after is not None:
+    if fold and after is not None:
         W_O = Norm(after, torch.ones_like(attention.W_O[0, 0])).fold_written(W_O)
-    return before.fold(W_V.mT).mT, b_V, W_O
+    return W_V, b_V, W_O
 
 
 def head_weights(
     model: Any, layers: Sequence[int] | None = None, *, fold: bool = True
 ) -> dict[int, HeadWeights]:
-    """Every layer's heads as they read the residual stream, tried on the model's own scores.
+    """Every layer's heads as they read the residual stream, tested on the model's own scores.
 
     Args:
-        model: A `Model`, or anything that `load_model` takes.
-        layers: Which layers, in any order; all that have attention if left out.
-        fold: Whether norms are folded in. Without it the weights are those that are stored,
-            which is what TransformerLens shows and many published numbers go by; they read the
-            output of the norm, not the stream.
+        model: `Model`, or anything that `load_model` accepts.
+        layers: Layers in any order; all that have attention if left out.
+        fold: Whether to fold norms in. Without it the weights are the stored ones, which
+            TransformerLens shows and many published numbers use; they read the norm's output.
 
     Returns:
-        By layer, in the order asked for, in float32. Where the angles of rotary positions depend
-        on how long a prompt is (longrope, dynamic), they are those of a short one.
+        Weights by layer, in the order of `layers`, in float32. Where rotary angles depend on the
+        length of the prompt (longrope, dynamic), they are those of a short one.
 
     Raises:
-        InputError: If the scores of a layer are no product of queries and keys that are linear
-            in the stream: with norms of queries and keys (Qwen3, Gemma 3), latent attention
-            (DeepSeek) or a bias by distance (ALiBi: Bloom, MPT). If weights are packed, not in
-            memory or not finite, or if the model's own scores do not come out of them. If a
-            layer is not there or has no attention.
+        InputError: If scores are not products of queries and keys that are linear in the stream:
+            norms of queries and keys (Qwen3, Gemma 3), latent attention (DeepSeek), ALiBi (Bloom,
+            MPT). If weights are packed, not in memory or not finite, or do not give the model's
+            scores.
     """
     model = load_model(model)
     wanted = list(dict.fromkeys(attention_layers(model, layers)))
@@ -104,7 +90,7 @@ def head_weights(
     rotaries = _rotaries(model)
     found: dict[int, HeadWeights] = {}
     for layer, x in zip(wanted, streams_in.values(), strict=True):
-        folded = _folded(model, layer)
+        folded = _weights(model, layer)
         _refuse_not_finite(folded, model, layer)
         sigma = norm_before(model, layer).scale_of(x)
         folded = _found_out(folded, seen[layer], x, sigma, rotaries)
@@ -114,40 +100,41 @@ def head_weights(
                 f"weights must give the scores of {model.name}, but those of layer {layer}"
                 f" come out {off:.1%} off: this attention is not known"
             )
-        found[layer] = folded if fold else _unfolded(folded, model, layer)
+        found[layer] = (
+            folded
+            if fold
+            else replace(
+                _weights(model, layer, fold=False),
+                **{name: getattr(folded, name) for name in ("scale", "rotary", "softcap")},
+            )
+        )
     return found
 
 
-def composition_scores(
-    model: Any, *, distance: SupportsIndex = 0, fold: bool = True
-) -> Composition:
+@checked
+def composition_scores(model: Any, *, distance: Distance = 0, fold: bool = True) -> Composition:
     """How strongly each head reads what each earlier head writes: see `interp.weights.composition`.
 
     Folding matters. In SmolLM2-135M-Instruct as stored, L16H0 is first of all earlier heads for
     the keys of the induction heads L17H3, L18H7, L17H4 and L18H6 (.219, .208, .206, .202, the
     median of the others .045). With the norms folded in it is first for those of layer 17
-    (.168, .158) and second, after L17H8, for those of layer 18 (.165 and .161 beside .180 and
-    .175): gains give other dimensions more weight than the stored matrices show. The distance
-    changes no score of these by more than .002, up to 50 tokens.
+    (.168, .158) and second, after L17H8, for those of layer 18 (.165 and .161; L17H8 .180 and
+    .175): gains weight the dimensions differently from the stored matrices. The distance changes
+    none of these scores by more than .002, up to 50 tokens.
 
     Args:
-        model: A `Model`, or anything that `load_model` takes.
-        distance: From query back to key, in tokens, where positions are rotary.
-        fold: Whether norms are folded in, as the heads really read; without it the numbers are
-            those of TransformerLens and of papers that take the weights as stored.
-
-    Raises:
-        InputError: If the model has fewer than two layers of attention, or as `head_weights`, or
-            the distance is no whole number from 0 to `interp.weights.heads.FARTHEST`.
+        model: `Model`, or anything that `load_model` accepts.
+        distance: Tokens from query back to key, where positions are rotary.
+        fold: Whether to fold norms in, as the heads read; without it the numbers are those of
+            TransformerLens and of papers that use the stored weights.
     """
-    distance = whole("distance", distance, least=0, most=FARTHEST)
     model = load_model(model)
     weights = head_weights(model, fold=fold)
     return compose(weights, n_layers=model.n_layers, distance=distance)
 
 
 def token_sample(model: Model, count: int = 4096, *, seed: int = 0) -> Int[Tensor, " token"]:
-    """Ids of so many ordinary tokens, drawn without replacement; all if there are fewer."""
+    """Ids of `count` ordinary tokens, drawn without replacement; all if there are fewer."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(model.vocabulary), generator=generator)
     return model.vocabulary[order[:count]].sort().values
@@ -156,53 +143,51 @@ def token_sample(model: Model, count: int = 4096, *, seed: int = 0) -> Int[Tenso
 def embedding(
     model: Any, ids: Int[Tensor, " token"], *, through_mlp: bool = False
 ) -> Float[Tensor, "token d_model"]:
-    """Tokens as a head reads them when nothing else is in the stream: over their norm's scale.
+    """Tokens as a head reads them if nothing else is in the stream: divided by their norm's scale.
 
     Args:
-        model: A `Model`, or anything that `load_model` takes.
-        ids: Of the tokens.
-        through_mlp: Whether what the first MLP adds to the embedding is added: the effective
-            embedding, which in models with MLPs is nearer to what later heads find (Wang et al.
+        model: `Model`, or anything that `load_model` accepts.
+        ids: Token ids.
+        through_mlp: Whether to add what the first MLP writes for the embedding: the effective
+            embedding, which in models with MLPs is closer to what later heads read (Wang et al.
             2022, arXiv 2211.00593, section on copy scores). Positions and attention are left out.
 
     Returns:
-        Rows `e / sigma(e)` in float32, sigma being that of the first layer's norm: what
-        `HeadWeights` take. Of learned positions nothing is in them.
+        Rows `e / sigma(e)` in float32, with the sigma of the first layer's norm, as `HeadWeights`
+        read them; without learned positions.
 
     Raises:
-        InputError: If an id is not in the model's table. If the stream does not open with what
-            is in the table, but for a factor (OPT-350m maps it to another width). If the
-            effective embedding is wanted and the model has no first MLP that reads the
-            residual stream.
+        InputError: If the stream does not start with the embedding times a factor (OPT-350m maps
+            it to another width), or the first MLP does not read the residual stream alone.
     """
     model = load_model(model)
     inner = model.inner if model.plain is None else model.plain
     table = at_hand("the embedding", inner.get_input_embeddings().weight)
-    for i in ids.tolist():
-        whole("ids", i, least=0, most=len(table) - 1)
-    # Some models multiply what is in the table (Gemma, Granite): by what, two tokens tell.
+    if outside := [i for i in ids.tolist() if not 0 <= i < len(table)]:
+        raise InputError(f"ids must be from 0 to {len(table) - 1}, got {outside[0]}")
+    # Some models multiply the embedding (Gemma, Granite): two tokens show by what.
     pair = run_with(model, model.vocabulary[:2, None], ["blocks.0.hook_resid_pre"])
     apart = torch.sub(*pair["blocks.0.hook_resid_pre"][:, 0].float())
     stored = torch.sub(*table[model.vocabulary[:2].to(table.device)].float())
     if len(stored) != len(apart):
         raise InputError(
-            f"the residual stream must open with the embedding, got one of {len(stored)}"
-            f" dimensions in a stream of {len(apart)}"
+            f"the residual stream must start with the embedding, got {len(stored)} dimensions"
+            f" in a stream of {len(apart)}"
         )
     times = (apart @ stored) / (stored @ stored)
     if not torch.allclose(apart, times * stored, rtol=1e-2, atol=1e-2 * float(apart.abs().max())):
-        raise InputError("the residual stream must open with the embedding, got another")
+        raise InputError("the residual stream must start with the embedding, got another")
     x = table[ids.to(table.device)] * times.to(table.dtype)
     if through_mlp:
         x = x + _first_mlp(model, x)
     x, found = x.float(), torch.zeros_like(x, dtype=torch.float)
-    some = x.any(-1)  # Padding has rows of 0, which stay.
+    some = x.any(-1)  # Rows of padding are 0 and stay 0.
     found[some] = x[some] / norm_before(model, 0).scale_of(x[None, some])[0, :, None]
     return found
 
 
 def _first_mlp(model: Model, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
-    """What the first MLP adds to a stream that holds `x` alone."""
+    """What the first MLP adds to a stream that holds only `x`."""
     block = model.bridge.blocks[0]
     if "mlp" not in block._modules:
         raise InputError("through_mlp must be left out: the first layer has no MLP")
@@ -211,18 +196,18 @@ def _first_mlp(model: Model, x: Float[Tensor, "token d_model"]) -> Float[Tensor,
     with torch.no_grad(), evaluating(block.mlp):
         try:
             out = block.mlp.original_component(before(x)[None])
-        except TypeError:  # Bloom and MPT hand it the stream to add to.
+        except TypeError:  # Bloom and MPT give it the stream to add to.
             raise InputError("through_mlp must be left out: the first MLP takes more") from None
         return after(out[0] if isinstance(out, tuple) else out)[0]
 
 
 def _module(block: Any, name: str) -> Any:
-    """The module of a block as transformers knows it, or None if there is none of that name."""
+    """The module of a block as transformers has it, or None."""
     return block._modules[name].original_component if name in block._modules else None
 
 
 def _attention(model: Model, layer: int) -> Any:
-    """A layer's attention, whose weights are at hand."""
+    """A layer's attention, with weights that can be read."""
     attention = model.bridge.blocks[layer].attn
     for name, weight in attention.original_component.named_parameters():
         at_hand(f"{name.replace('_original_component.', '')} of layer {layer}", weight)
@@ -230,10 +215,10 @@ def _attention(model: Model, layer: int) -> Any:
 
 
 def at_hand(name: str, weight: Tensor) -> Tensor:
-    """A weight without its gradient, if its numbers can be read as they are.
+    """A weight without its gradient.
 
     Raises:
-        InputError: If it is not in memory (the device `meta`, as of offloaded layers), or packed.
+        InputError: If it is not in memory (device `meta`, as for offloaded layers), or packed.
     """
     if weight.is_meta:
         raise InputError(f"weights must be in memory, got {name} elsewhere")
@@ -246,31 +231,36 @@ def at_hand(name: str, weight: Tensor) -> Tensor:
 def _weight(attention: Any, name: str, layer: int) -> Tensor:
     try:
         return getattr(attention, name).detach().float()
-    except Exception as error:  # Bridges fail in ways of their own where there is no such weight.
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"layer {layer} must have {name} by head, got none: {told}") from None
+    except Exception as error:  # Bridges without this weight raise anything.
+        raise InputError(f"layer {layer} must have {name} by head: {told(error)}") from None
 
 
-def _read(attention: Any, which: str, layer: int) -> tuple[Tensor, Tensor]:
-    """Weight and bias of queries, keys or values, by head; a bias that is not there is 0."""
+def _read(
+    model: Model, attention: Any, which: str, layer: int, fold: bool
+) -> tuple[Tensor, Tensor]:
+    """Weight and bias of queries, keys or values, by head; a missing bias is 0."""
     W = _weight(attention, f"W_{which}", layer)
     b = getattr(attention, f"b_{which}", None)
-    return W, W.new_zeros(W.shape[0], W.shape[2]) if b is None else b.detach().float()
+    b = W.new_zeros(W.shape[0], W.shape[2]) if b is None else b.detach().float()
+    if not fold:
+        return W, b
+    norm = norm_before(model, layer)
+    return norm.fold(W.mT).mT, b + einsum(norm.bias, W, "d, h d e -> h e")
 
 
 def _refuse_other_scores(model: Model, layer: int) -> None:
-    """Raise where scores are no product of queries and keys, each linear in the stream."""
+    """Raise if scores are not products of queries and keys that are linear in the stream."""
     refused = f"weights must give the scores of {model.name}, but "
     config = text_config(model.inner)
     if getattr(config, "kv_lora_rank", None):
-        raise InputError(f"{refused}latent attention has no keys of its own for each head")
+        raise InputError(f"{refused}latent attention has no separate keys for each head")
     if is_alibi(config):
         raise InputError(f"{refused}ALiBi adds a bias by distance to them")
     attention = _attention(model, layer)
     norms = [n for n, _ in attention.original_component.named_children() if "norm" in n]
     if norms:
         raise InputError(
-            f"{refused}{' and '.join(norms)} of layer {layer} scale each query and key anew:"
+            f"{refused}{' and '.join(norms)} of layer {layer} normalize each query and key:"
             " there is no bilinear form"
         )
 
@@ -286,13 +276,13 @@ def _refuse_not_finite(weights: HeadWeights, model: Model, layer: int) -> None:
 
 @dataclass
 class _Seen:
-    """A layer's own attention on a few tokens, to compare with.
+    """A layer's own attention on a few tokens.
 
     Attributes:
-        scores: Before the softmax; where only the pattern is seen, its logarithm.
-        counted: Which of them can be seen.
-        scale: Of the scores; None if only the pattern is seen.
-        softcap: Of the scores, if they have one.
+        scores: Scores before the softmax, or the logarithm of the pattern.
+        counted: Scores that are known.
+        scale: Factor of the scores; None if only the pattern is known.
+        softcap: Soft cap of the scores.
     """
 
     scores: Float[Tensor, "batch head query key"]
@@ -306,22 +296,19 @@ class _Seen:
         x: Float[Tensor, "batch pos d_model"],
         sigma: Float[Tensor, "batch pos"],
     ) -> float:
-        """Largest error of the scores that come out of `weights`, over the largest score."""
+        """Largest error of the scores that `weights` give, relative to the largest score."""
         error = weights.scores(x.float(), sigma) - self.scores
-        if self.scale is None:  # A pattern does not say what all scores of a row have in common.
-            error = error - self._common(error)
+        if self.scale is None:  # A pattern leaves a constant of each row of scores unknown.
+            seen = torch.where(self.counted, error, 0).sum(-1, keepdim=True)
+            error = error - seen / self.counted.sum(-1, keepdim=True)
         most, largest = (float(x[self.counted].abs().max()) for x in (error, self.scores))
         return most / largest if largest else most  # A head without weights scores 0 everywhere.
-
-    def _common(self, scores: Float[Tensor, "*rest key"]) -> Float[Tensor, "*rest 1"]:
-        seen = torch.where(self.counted, scores, 0).sum(-1, keepdim=True)
-        return seen / self.counted.sum(-1, keepdim=True)
 
 
 def _seen(
     model: Model, tokens: Int[Tensor, "batch pos"], layers: Sequence[int]
 ) -> dict[int, _Seen]:
-    """Each layer's own attention on `tokens`: its scores where they can be had."""
+    """Each layer's own attention on `tokens`: its scores, or if they are unknown its patterns."""
     found: dict[int, _Seen] = {}
 
     def look(layer: int, attention: FromQK) -> None:
@@ -337,7 +324,7 @@ def _seen(
         return found
     hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
     for layer, pattern in zip(layers, run_with(model, tokens, hooks).values(), strict=True):
-        # What is smaller has lost digits on its way.
+        # Smaller probabilities have lost digits.
         found[layer] = _Seen(pattern.float().log(), pattern > 1e-30)
     return found
 
@@ -349,7 +336,7 @@ def _found_out(
     sigma: Float[Tensor, "batch pos"],
     rotaries: list[Rotary | None],
 ) -> HeadWeights:
-    """The weights with the scale and the rotary positions that come nearest to what is seen."""
+    """The weights with the scale and the rotary positions that fit best."""
     d_head = weights.W_Q.shape[-1]
     known = seen.scale or 1.0
     tried = [
@@ -361,37 +348,18 @@ def _found_out(
     return min(tried, key=lambda one: seen.off(one, x, sigma))
 
 
-def _folded(model: Model, layer: int) -> HeadWeights:
-    """A layer's weights, but for its scale and rotary positions."""
-    attention, norm = _attention(model, layer), norm_before(model, layer)
-    W_V, b_V, W_O = values(model, layer)
-    (W_Q, b_Q), (W_K, b_K) = _read(attention, "Q", layer), _read(attention, "K", layer)
-    return HeadWeights(
-        W_Q=norm.fold(W_Q.mT).mT,
-        W_K=norm.fold(W_K.mT).mT,
-        W_V=W_V,
-        W_O=W_O,
-        b_Q=b_Q + einsum(norm.bias, W_Q, "d, h d e -> h e"),
-        b_K=b_K + einsum(norm.bias, W_K, "d, h d e -> h e"),
-        b_V=b_V,
-        scale=1.0,
-        centred=norm.centred,
-    )
-
-
-def _unfolded(folded: HeadWeights, model: Model, layer: int) -> HeadWeights:
+def _weights(model: Model, layer: int, *, fold: bool = True) -> HeadWeights:
+    """A layer's weights, without scale and rotary positions."""
     attention = _attention(model, layer)
-    W_V, b_V, W_O = values(model, layer, fold=False)
-    (W_Q, b_Q), (W_K, b_K) = _read(attention, "Q", layer), _read(attention, "K", layer)
-    return replace(
-        folded,
-        **{"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": W_O, "b_Q": b_Q, "b_K": b_K, "b_V": b_V},
-        centred=False,
-    )
+    W_V, b_V, W_O = values(model, layer, fold=fold)
+    W_Q, b_Q = _read(model, attention, "Q", layer, fold)
+    W_K, b_K = _read(model, attention, "K", layer, fold)
+    centred = fold and norm_before(model, layer).centred
+    return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, scale=1.0, centred=centred)
 
 
 def _rotaries(model: Model) -> list[Rotary | None]:
-    """Every way in which this model might turn queries and keys, by the tables that it holds."""
+    """Every way in which this model might turn queries and keys, by its buffers."""
     found: dict[tuple[Any, ...], Rotary | None] = {}
     for angles, gain in rotary_tables(model.inner):
         for pairing in ("halves", "neighbours"):

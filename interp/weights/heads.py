@@ -1,53 +1,54 @@
-"""What the weights of attention heads say by themselves, without a prompt.
+"""The weights of attention heads: their bilinear forms, and scores from them without a prompt.
 
-A head reads the residual stream twice, for what it seeks (W_Q) and what it is found by (W_K),
-and moves what it finds (W_V, W_O). Row vectors are multiplied from the left, `x @ W`; papers that
-write column vectors have every matrix transposed:
+A head reads the residual stream as query (W_Q) and as key (W_K), and moves values (W_V, W_O).
+Row vectors are multiplied from the left, `x @ W`; papers that write column vectors have every
+matrix transposed:
 
     W_QK = W_Q W_K^T    [d_model of the query, d_model of the key], without the scale
     W_OV = W_V W_O      [d_model read, d_model written]
 
-(Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). Both have rank d_head at
-most and are kept as their two factors.
+(Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). Both have at most rank
+d_head and are kept as their two factors.
 
 **Norms.** A head reads LN(x) = (x - mean x) / sigma * gain + bias, or x / sigma * gain with
 RMSNorm. Gain and centring are linear and go into the weights, the bias into the head's own:
 
     LN(x) W + b = (x / sigma) C diag(gain) W + (bias W + b),    C = 1 - (1 1^T) / d_model or 1
 
-What is left is one number sigma per position. `HeadWeights` holds weights that are folded so.
+Only one number per position is left, sigma. `HeadWeights` holds weights that are folded so.
 
 **Rotary positions** (Su et al. 2021, arXiv 2104.09864). Queries and keys are turned by their
 position, R_i and R_j, and R_i R_j^T = R_(i-j): there is one W_QK for each distance,
-`W_Q R_distance W_K^T`, and what a head seeks may depend on how far back it is.
+`W_Q R_distance W_K^T`, so that a head may seek other tokens at other distances.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex
+from typing import Annotated, Literal
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 
-from interp.errors import whole
+from interp.errors import InputError, Whole, checked, quoted
 
 Pairing = Literal["halves", "neighbours"]
 
-FARTHEST = 2**31
-"""The greatest distance from query back to key, in tokens."""
+Distance = Annotated[Whole, Field(ge=0, le=2**31)]
+"""Tokens from query back to key."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """How queries and keys are turned by position: pair i by `angles[i]` for each step.
+    """The rotation of queries and keys by position: pair i by `angles[i]` for each step.
 
     Attributes:
-        angles: In radians for one step, one for each pair of dimensions. Where there are fewer
-            pairs than half of d_head, the dimensions after them are not turned (Pythia).
-        pairing: Which dimensions go together: `halves`, i and i + pairs (Llama, NeoX), or
+        angles: Angle of each pair of dimensions for one step, in radians. With fewer pairs than
+            half of d_head, the dimensions after them are not turned (Pythia).
+        pairing: Dimensions of a pair: `halves`, i and i + pairs (Llama, NeoX), or
             `neighbours`, 2 i and 2 i + 1 (GPT-J).
-        gain: What queries and keys are multiplied by as they are turned (YaRN), else 1.
+        gain: Factor on turned queries and keys (YaRN), else 1.
     """
 
     angles: Float[Tensor, " pair"]
@@ -57,7 +58,7 @@ class Rotary:
     def turn(
         self, x: Float[Tensor, "*rest d_head"], steps: Int[Tensor, "..."] | int
     ) -> Float[Tensor, "*rest d_head"]:
-        """`x` turned by so many steps, a number for each vector or one for all.
+        """`x` turned by `steps`, one for each vector or one for all.
 
         Example:
             >>> half_circle = Rotary(torch.tensor([torch.pi]))
@@ -84,20 +85,18 @@ class HeadWeights:
     number `h // (heads / kv_heads)`; nothing is copied.
 
     Attributes:
-        W_Q: Queries.
-        W_K: Keys.
-        W_V: Values.
-        W_O: What is written for a value; a norm after the heads (Gemma 2) is folded in but for
-            its scale.
-        b_Q: Of the queries, the bias of the norm before them included.
-        b_K: Of the keys, likewise.
-        b_V: Of the values, likewise.
-        scale: What the product of query and key is multiplied by, such as d_head ** -0.5.
-        rotary: How queries and keys are turned; None where positions are in the residual
-            stream, or nowhere.
+        W_Q: Query weights.
+        W_K: Key weights.
+        W_V: Value weights.
+        W_O: Output weights; a norm after the heads (Gemma 2) is folded in except its scale.
+        b_Q: Query biases; these three include the bias of the norm before the heads.
+        b_K: Key biases.
+        b_V: Value biases.
+        scale: Factor on the product of query and key, such as d_head ** -0.5.
+        rotary: Rotation of queries and keys; None without rotary positions.
         softcap: c where the scores become `c tanh(score / c)` (Gemma 2).
-        centred: Whether the norm takes the mean away first (LayerNorm): then what all
-            dimensions have in common cannot be read.
+        centred: Whether the norm subtracts the mean first (LayerNorm): no head can read what
+            all dimensions have in common.
     """
 
     W_Q: Float[Tensor, "head d_model d_head"]
@@ -125,29 +124,22 @@ class HeadWeights:
     def turn(
         self, x: Float[Tensor, "*rest d_head"], steps: Int[Tensor, "..."] | int
     ) -> Float[Tensor, "*rest d_head"]:
-        """Queries or keys, or what makes them, turned by so many positions."""
+        """Queries or keys, or the weights that make them, turned by `steps` positions."""
         return x if self.rotary is None else self.rotary.turn(x, steps)
 
+    @checked
     def QK(
-        self, head: SupportsIndex, *, distance: SupportsIndex = 0
+        self, head: Whole, *, distance: Distance = 0
     ) -> tuple[Float[Tensor, "d_model d_head"], Float[Tensor, "d_model d_head"]]:
-        """The factors of a head's `W_QK = left @ right.T` for a key `distance` tokens back.
-
-        Raises:
-            InputError: If there is no such head, or the distance is no whole number from 0 to
-                `FARTHEST`.
-        """
-        kv, distance = self._kv(head), whole("distance", distance, least=0, most=FARTHEST)
+        """The factors of a head's `W_QK = left @ right.T` for a key `distance` tokens back."""
+        kv = self._kv(head)
         return self.turn(self.W_Q[head], distance), self.turn(self.W_K[kv], 0)
 
+    @checked
     def OV(
-        self, head: SupportsIndex
+        self, head: Whole
     ) -> tuple[Float[Tensor, "d_model d_value"], Float[Tensor, "d_value d_model"]]:
-        """The factors of a head's `W_OV = left @ right`.
-
-        Raises:
-            InputError: If there is no such head.
-        """
+        """The factors of a head's `W_OV = left @ right`."""
         return self.W_V[self._kv(head)], self.W_O[head]
 
     def scores(
@@ -156,8 +148,8 @@ class HeadWeights:
         """Every head's scores before mask and softmax, from the stream that enters the layer.
 
         Args:
-            x: The residual stream; the first position of a row is position 0.
-            sigma: What the norm divides each position by.
+            x: Residual stream; the first position of a row is position 0.
+            sigma: Scale by which the norm divides each position.
         """
         x = x / sigma[..., None]
         pos = torch.arange(x.shape[1], device=x.device)
@@ -169,8 +161,10 @@ class HeadWeights:
             scores = self.softcap * (scores / self.softcap).tanh()
         return rearrange(scores, "b kv g q k -> b (kv g) q k")
 
-    def _kv(self, head: Any) -> int:
-        return whole("head", head, least=0, most=self.n_heads - 1) // self.group
+    def _kv(self, head: int) -> int:
+        if not 0 <= head < self.n_heads:
+            raise InputError(f"head must be from 0 to {self.n_heads - 1}, got {quoted(head)}")
+        return head // self.group
 
 
 def qk_match(
@@ -183,29 +177,29 @@ def qk_match(
     distance: int = 0,
     chunk: int = 1024,
 ) -> float:
-    """Share of tokens that a later head, when it seeks them, finds by what an earlier head wrote.
+    """Share of tokens that a later head finds by what an earlier head wrote for them.
 
-    For each token t as query the best key is looked for among all tokens t' of `embedding`,
-    each key being what the earlier head writes for t', read through the later head's W_K:
+    For each token t as query, the best key is chosen among all tokens t' of `embedding`, where
+    the key of t' is what the earlier head writes for t', read through the later head's W_K:
 
         match(t, t') = (e(t) W_Q2 + b_Q2) R_distance . (e(t') W_OV1 W_K2)
 
-    The share is that of the t for which t' = t is best: the mark of K-composition in an
-    induction head (top-1 of the `K_comp_circuit` in Callum McDougall's ARENA course). By chance
-    it is 1 / tokens, so that it is comparable only among equally many. What is the same for all
-    t' is left out, and so is the later norm's scale, which depends on all else in the stream.
+    The share counts the t for which t' = t is best: the sign of K-composition in an induction
+    head (top-1 of the `K_comp_circuit` in Callum McDougall's ARENA course). Chance is 1 / tokens:
+    compare shares only for the same number of tokens. Terms that are the same for all t' are left
+    out, and so is the later norm's scale, which depends on the rest of the stream.
 
     Args:
-        embedding: One row a token, such as `interp.weights.folded.embedding` gives.
-        writer: Of the earlier layer.
+        embedding: One row per token, such as that of `interp.weights.folded.embedding`.
+        writer: Weights of the earlier layer.
         writing: Number of the earlier head.
-        reader: Of the later layer.
+        reader: Weights of the later layer.
         reading: Number of the later head.
-        distance: From query back to key, in tokens; of no effect without rotary positions.
+        distance: Tokens from query back to key; no effect without rotary positions.
         chunk: Queries at a time.
 
     Returns:
-        In [0, 1]. A tie counts as a miss unless t comes first.
+        Share in [0, 1]. A tie counts as a miss unless t comes first.
     """
     W_Q, W_K = reader.QK(reading, distance=distance)
     W_V, W_O = writer.OV(writing)
@@ -223,23 +217,23 @@ def ov_copy(
     *,
     chunk: int = 256,
 ) -> float:
-    """Share of tokens that a head, when it attends to them, raises above all other tokens.
+    """Share of tokens whose logit a head raises above all others when it attends to them.
 
-    For each token t the strongest of `(e(t) W_V + b_V) W_O W_U` over the vocabulary is looked
-    for; the share is that of the t for which it is t itself (top-1, as in the ARENA course of
-    Callum McDougall). Biases that are not the head's own are left out.
+    The share counts the tokens t for which t has the largest of the logits
+    `(e(t) W_V + b_V) W_O W_U` (top-1, as in the ARENA course of Callum McDougall). Biases outside
+    the head are left out.
 
     Args:
-        embedding: One row a token, such as `interp.weights.folded.embedding` gives.
-        heads: Of the layer.
+        embedding: One row per token, such as that of `interp.weights.folded.embedding`.
+        heads: Weights of the layer.
         head: Number of the head.
-        W_U: The unembedding, the final norm folded in: `readout.norm.fold(readout.W_U)` of
+        W_U: Unembedding with the final norm folded in: `readout.norm.fold(readout.W_U)` of
             an `interp.weights.direct.Readout`.
-        ids: Which token each row of `embedding` is.
-        chunk: Tokens at a time; `4 * chunk * vocab` bytes are held.
+        ids: Token id of each row of `embedding`.
+        chunk: Tokens at a time; they take `4 * chunk * vocab` bytes.
 
     Returns:
-        In [0, 1]; by chance one over the vocabulary's size.
+        Share in [0, 1]; chance is one over the vocabulary's size.
     """
     W_V, W_O = heads.OV(head)
     values = embedding @ W_V + heads.b_V[head // heads.group]
@@ -249,7 +243,7 @@ def ov_copy(
 def _share_of_own(
     left: Float[Tensor, "row e"], right: Float[Tensor, "e column"], own: Tensor, chunk: int
 ) -> float:
-    """Share of rows whose largest product is with the column that is their own."""
+    """Share of rows whose largest product is with their own column."""
     own = own.to(left.device)
     hits = sum(
         ((rows @ right).argmax(-1) == mine).sum().item()
@@ -267,20 +261,20 @@ def copying_scores(
 
     1 if attending to a token raises that token's own logit along every eigenvector, -1 if it
     lowers it, about 0 for a random matrix (Elhage et al. 2021, "Summarizing OV/QK matrices").
-    It is a weak witness: heads that push the answer down may score high too, since what they
-    attend to at work is no bare embedding.
+    It is weak evidence: heads that push the answer down may score high too, since at work they
+    attend to more than a bare embedding.
 
     The `[vocab, vocab]` matrix is never made: its nonzero eigenvalues are those of the
-    `[d_head, d_head]` matrix `W_O (W_U W_E) W_V`, the same factors in a ring.
+    `[d_head, d_head]` matrix `W_O (W_U W_E) W_V`, the same factors in cyclic order.
 
     Args:
-        W_V: Values, the gain of the norm before them folded in; one for every query head.
-        W_O: Outputs.
-        W_UE: `W_U W_E`, the gain of the final norm folded in; W_U less its mean over the
-            vocabulary, if what is added to all logits alike is to say nothing.
+        W_V: Value weights with the gain of the norm before them; one for every query head.
+        W_O: Output weights.
+        W_UE: `W_U W_E` with the gain of the final norm; subtract the mean of W_U over the
+            vocabulary to ignore what is added to all logits alike.
 
     Returns:
-        In [-1, 1].
+        Scores in [-1, 1].
 
     Example:
         >>> W = torch.eye(2)[None]

@@ -21,8 +21,8 @@ import interp
 from interp.effects.ablate import ablated, logits
 from interp.heads import Head
 from interp.kinds import probes as tokens
-from interp.kinds.alibi import share_within
 from interp.kinds.kind import FORCED_WINDOW
+from interp.kinds.labels import share_within
 from interp.kinds.scores import Thresholds
 from interp.kinds.targets import Blocks
 from interp.models.hooks import attention_layers, run

@@ -1,15 +1,11 @@
 """Composition scores against whole matrices, and their null against sampling."""
 
-import inspect
-import math
-import re
-
 import pytest
 import torch
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.weights.composition import KINDS, Composition, compose, null
+from interp.weights.composition import KINDS, compose, null
 from interp.weights.folded import composition_scores
 from interp.weights.heads import HeadWeights, Rotary
 
@@ -93,11 +89,11 @@ def test_the_null_is_that_of_sampled_rotations():
     A = torch.randn(4, 12, generator=generator, dtype=torch.double)
     B = torch.randn(12, 3, generator=generator, dtype=torch.double)
     B[:, 0] *= 3  # So that the spectrum is not flat.
-    drawn = torch.stack([(A @ orthogonal(12, generator) @ B).square().sum() for _ in range(20_000)])
+    drawn = torch.stack([(A @ orthogonal(12, generator) @ B).square().sum() for _ in range(5_000)])
     mean, variance = null(A, B)
-    # Standard errors of 20,000 draws: of the mean sd / 141, of the variance about 2 %.
-    assert abs(drawn.mean() - mean) < 4 * drawn.std() / 20_000**0.5
-    assert drawn.var().item() == pytest.approx(variance.item(), rel=0.05)
+    # Standard errors of 5,000 draws: of the mean sd / 71, of the variance about 4 %.
+    assert abs(drawn.mean() - mean) < 4 * drawn.std() / 5_000**0.5
+    assert drawn.var().item() == pytest.approx(variance.item(), rel=0.1)
 
 
 def test_of_random_heads_scores_are_at_the_floor_and_z_is_about_one():
@@ -160,13 +156,12 @@ def test_ranks_and_lists_are_in_the_order_of_the_scores():
 
 def test_the_table_has_a_row_for_every_pair():
     found = compose({0: layer(10), 1: layer(20)}, n_layers=2)
-    columns = found.columns()
-    assert {len(column) for column in columns.values()} == {16}
-    row = columns["earlier"].index("L0H3") + columns["later"].index("L1H2")
-    assert (columns["earlier"][row], columns["later"][row]) == ("L0H3", "L1H2")
-    assert columns["V"][row] == found.V[0, 3, 1, 2].item()
-    assert columns["V_z"][row] == found.z["V"][0, 3, 1, 2].item()
-    assert columns["V_rank"][row] == found.rank("V")[0, 3, 1, 2].item()
+    frame = found.to_frame()
+    assert len(frame) == 16
+    row = frame.set_index(["earlier", "later"]).loc[("L0H3", "L1H2")]
+    assert row["V"] == found.V[0, 3, 1, 2].item()
+    assert row["V_z"] == found.z["V"][0, 3, 1, 2].item()
+    assert row["V_rank"] == found.rank("V")[0, 3, 1, 2].item()
 
 
 def test_a_head_without_weights_has_no_score():
@@ -189,36 +184,19 @@ def test_a_head_goes_by_its_name_too_and_the_whole_is_one_readable_line():
     assert len(repr(found)) < 120
 
 
-@pytest.mark.parametrize("distance", [math.nan, math.inf, 1.5, True, "3"])
-def test_a_distance_that_is_no_whole_number_is_refused(distance):
-    told = f"^distance must be a whole number, got {distance!r}$"
-    weights = {0: layer(10), 1: layer(20)}
-    with pytest.raises(InputError, match=told):
-        inspect.unwrap(compose)(weights, n_layers=2, distance=distance)
-    with pytest.raises(InputError, match=told):
-        inspect.unwrap(composition_scores)("./none", distance=distance)
-
-
-@pytest.mark.parametrize("distance", [-1, 10**400])
-def test_a_distance_out_of_range_is_refused(distance):
-    told = f"^distance must be from 0 to {2**31}, got {str(distance)[:80]}$"
-    with pytest.raises(InputError, match=told):
-        compose({0: layer(10), 1: layer(20)}, n_layers=2, distance=distance)
-
-
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("call", "name"),
     [
-        ({"count": 1.5}, "count must be a whole number, got 1.5"),
-        ({"count": -1}, "count must be at least 0, got -1"),
-        ({"later": (1, 2, 3)}, "head must be named like L5H1, 5.1 or (5, 1), got (1, 2, 3)"),
-        ({"later": 1}, "head must be named like L5H1, 5.1 or (5, 1), got 1"),
+        (lambda weights: compose(weights, n_layers=2, distance=1.5), "distance"),
+        (lambda weights: compose(weights, n_layers=2, distance=-1), "distance"),
+        (lambda weights: composition_scores("./none", distance=2**40), "distance"),
+        (lambda weights: compose(weights, n_layers=2).strongest("K", -1), "count"),
+        (lambda weights: compose(weights, n_layers=2).strongest("K", later="L9"), "head"),
     ],
 )
-def test_questions_that_have_no_answer_are_refused(options, told):
-    found = compose({0: layer(10), 1: layer(20)}, n_layers=2)
-    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
-        inspect.unwrap(Composition.strongest)(found, "K", **options)
+def test_numbers_out_of_range_are_refused_by_name(call, name):
+    with pytest.raises(InputError, match=f"^{name} must"):
+        call({0: layer(10), 1: layer(20)})
 
 
 def test_what_cannot_be_composed_is_refused():

@@ -1,11 +1,10 @@
 """Weights of real architectures must give the scores that the models themselves compute."""
 
-import inspect
-import re
-
 import pytest
 import torch
 import transformers
+from jaxtyping import config
+from packed import Packed
 from tiny_models import GROUPED, SIZES, SMALL, scaled, tiny
 
 import interp
@@ -61,7 +60,25 @@ MORE = {
         for name in ROPES
     },
 }
-FAMILIES = ("gpt2", "neox", "llama", "mistral", "phi", "gemma2", "gptoss", "opt", "neo", *MORE)
+QUICK = ("gpt2", "neox", "llama", "mistral", "gptoss", "opt", "gptj", "capped", "yarn")
+"""One family for each way to store or to change queries and keys."""
+
+FAMILIES = [
+    *QUICK,
+    *(
+        pytest.param(family, marks=pytest.mark.slow)
+        for family in ("phi", "gemma2", "neo", *MORE)
+        if family not in QUICK
+    ),
+]
+
+
+@pytest.fixture
+def unchecked():
+    """Functions as users call them, without the tests' own check of annotated types."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 def with_norms(family: str) -> transformers.PreTrainedModel:
@@ -110,7 +127,7 @@ def test_patterns_come_out_of_the_weights(family):
         assert (ours - uniform).abs().max() > 0.2
 
 
-@pytest.mark.parametrize("family", ["gpt2", "neox", "llama", "mistral", "phi"])
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
 def test_scores_before_the_softmax_come_out_of_the_weights(family):
     model = interp.load_model(with_norms(family))
     ids = tokens.repeated(model.vocabulary, rows=2, length=40, bos=1, seed=0).tokens
@@ -178,10 +195,8 @@ def test_what_a_norm_after_the_heads_changes_is_folded_into_what_they_write():
 @pytest.mark.parametrize(
     ("family", "why"),
     [
-        ("qwen3", "q_norm and k_norm of layer 0 scale each query and key anew"),
-        ("gemma3", "q_norm and k_norm of layer 0 scale each query and key anew"),
+        ("qwen3", "q_norm and k_norm of layer 0 normalize each query and key"),
         ("bloom", "ALiBi adds a bias by distance"),
-        ("mpt", "ALiBi adds a bias by distance"),
     ],
 )
 def test_scores_without_a_bilinear_form_are_refused(family, why):
@@ -207,7 +222,7 @@ def test_latent_attention_is_refused():
         eos_token_id=2,
     )
     source = transformers.AutoModelForCausalLM.from_config(config).eval()
-    with pytest.raises(InputError, match="latent attention has no keys of its own"):
+    with pytest.raises(InputError, match="latent attention has no separate keys"):
         head_weights(source)
 
 
@@ -233,20 +248,6 @@ def test_weights_stay_when_the_model_turns_a_longer_prompt_otherwise():
     assert torch.equal(rotary.angles, short)
 
 
-class Packed(torch.nn.Module):
-    """A projection whose weight is a flat row of bytes until it is asked for."""
-
-    def __init__(self, inner: torch.nn.Linear) -> None:
-        super().__init__()
-        self.scale, self.shape = inner.weight.detach().abs().max() / 127, inner.weight.shape
-        levels = (inner.weight.detach() / self.scale).round() + 128
-        flat = levels.to(torch.uint8).flatten()[:, None]
-        self.weight = torch.nn.Parameter(flat, requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ ((self.weight.float() - 128) * self.scale).view(self.shape).mT
-
-
 @pytest.mark.fault("B87")
 def test_patterns_of_packed_weights_come_from_the_model_and_weights_are_refused():
     source, same = tiny("llama"), tiny("llama")
@@ -260,16 +261,6 @@ def test_patterns_of_packed_weights_come_from_the_model_and_weights_are_refused(
     for function in (head_weights, composition_scores):
         with pytest.raises(InputError, match=r"got k_proj\.weight of layer 1 packed as uint8"):
             function(source)
-
-
-@pytest.mark.fault("B87")
-def test_packed_weights_are_refused():
-    model = interp.load_model(tiny("llama"))
-    attention = model.bridge.blocks[1].attn.original_component
-    packed = torch.zeros(64, 1, dtype=torch.uint8)
-    attention.k_proj.weight = torch.nn.Parameter(packed, requires_grad=False)
-    with pytest.raises(InputError, match=r"got k_proj.*weight of layer 1 packed as uint8"):
-        head_weights(model)
 
 
 @pytest.mark.fault("B108")
@@ -300,34 +291,22 @@ def test_weights_that_do_not_give_the_scores_are_refused():
 
 def test_layers_come_in_the_order_asked_for_and_each_once():
     model = interp.load_model(tiny("llama"))
-    every = head_weights(model)
-    for asked, order in (([1, 0], [1, 0]), ([1, 1], [1]), ((1, 0, 1), [1, 0]), (range(2), [0, 1])):
-        found = head_weights(model, asked)
-        assert list(found) == order
-        assert all(torch.equal(found[i].W_Q, every[i].W_Q) for i in order)
+    every, found = head_weights(model), head_weights(model, (1, 0, 1))
+    assert list(found) == [1, 0]
+    assert all(torch.equal(found[i].W_Q, every[i].W_Q) for i in found)
 
 
-@pytest.mark.parametrize(
-    ("layers", "told"),
-    [
-        (1, "layers must be several whole numbers, got 1"),
-        ("01", "layers must be several whole numbers, got '01'"),
-        ([1.0], "layers must be a whole number, got 1.0"),
-        ([True], "layers must be a whole number, got True"),
-        ([0, 2], "layers must be from 0 to 1, got 2"),
-        ([], "layers must name at least one layer, got none"),
-    ],
-)
-def test_layers_that_are_none_are_refused(layers, told):
-    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
-        inspect.unwrap(head_weights)(tiny("llama"), layers)
+@pytest.mark.parametrize("layers", [1, [1.0], [0, 2], []])
+@pytest.mark.usefixtures("unchecked")
+def test_layers_that_do_not_exist_are_refused(layers):
+    with pytest.raises(InputError, match=r"^layers must"):
+        head_weights(tiny("llama"), layers)
 
 
 @pytest.mark.parametrize(
     ("place", "told"),
     [
         ("layers.1.self_attn.q_proj", "not all are in W_Q of layer 1 of LlamaForCausalLM"),
-        ("layers.0.self_attn.v_proj", "not all are in W_V of layer 0 of LlamaForCausalLM"),
         ("layers.1.input_layernorm", "not all are in W_Q of layer 1 .* or in the norm beside it"),
         ("layers.0.mlp.down_proj", "activations are not finite where the norm, a LlamaRMSNorm, is"),
     ],
@@ -358,17 +337,10 @@ def test_an_embedding_of_another_width_is_refused():
         embedding(model, model.vocabulary[:3])
 
 
-@pytest.mark.parametrize(
-    ("ids", "told"),
-    [
-        ([5, 200], "ids must be from 0 to 199, got 200"),
-        ([-1], "ids must be from 0 to 199, got -1"),
-        ([1.5], "ids must be a whole number, got 1.5"),
-    ],
-)
-def test_ids_that_are_not_in_the_table_are_refused(ids, told):
-    with pytest.raises(InputError, match=f"^{told}$"):
-        inspect.unwrap(embedding)(tiny("llama"), torch.tensor(ids))
+@pytest.mark.parametrize("outside", [200, -1])
+def test_ids_outside_the_embedding_are_refused(outside):
+    with pytest.raises(InputError, match=f"^ids must be from 0 to 199, got {outside}$"):
+        embedding(tiny("llama"), torch.tensor([5, outside]))
 
 
 def test_the_model_is_left_as_it_was():
@@ -407,7 +379,7 @@ def test_of_weights_as_stored_the_scores_are_those_of_transformer_lens(family):
         assert torch.allclose(found.scores(kind).nan_to_num(), theirs, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma", "gemma2"])
+@pytest.mark.parametrize("family", ["gpt2", "gemma"])
 def test_the_embedding_is_what_the_first_layer_reads(family):
     model = interp.load_model(with_norms(family))
     ids = model.vocabulary[5:15]
@@ -422,7 +394,7 @@ def test_the_embedding_is_what_the_first_layer_reads(family):
     assert torch.allclose(ours, read[:, 0], atol=1e-3)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("family", ["gemma2"])
 def test_the_effective_embedding_adds_the_first_mlp(family):
     source = with_norms(family)
     with torch.no_grad():
