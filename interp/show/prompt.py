@@ -95,11 +95,7 @@ class Prompt:
         return max(len(self.text), len(self.across))
 
     def pattern(self, head: Head) -> Float[Tensor, "query key"]:
-        """The attention of `head`, in float32 on the CPU.
-
-        Raises:
-            InputError: If the patterns lack it.
-        """
+        """The attention of `head`, in float32 on the CPU."""
         if head.layer not in self.layers or head.head >= len(self.layers[head.layer]):
             heads = len(next(iter(self.layers.values()), ()))
             raise InputError(
@@ -128,7 +124,7 @@ def one_prompt(
     """The prompt in `row` of patterns of any source, as `interp.gallery` takes them.
 
     Args:
-        patterns: As for `interp.gallery`, like the next three.
+        patterns: As for `interp.gallery`, like the next three; or a `Prompt`, which is returned.
         tokens: Token ids that were run.
         texts: Text of each token.
         layers: Numbers of the layers.
@@ -136,10 +132,9 @@ def one_prompt(
         whole: Number of tokens of the whole prompt, if the patterns are cut.
         causal: Whether each query sees only itself and earlier tokens.
         cross: Whether cross-attention is accepted.
-
-    Raises:
-        InputError: If patterns, tokens and texts do not match, or the prompt cannot be drawn.
     """
+    if isinstance(patterns, Prompt):
+        return patterns
     prompts = list(prompts_of(patterns, tokens, texts, layers, causal=causal))
     if row is None and len(prompts) > 1:
         raise InputError(f"row must be given for a batch of {len(prompts)} prompts, got none")
@@ -168,11 +163,7 @@ def prompts_of(
     *,
     causal: bool | None = None,
 ) -> Iterator[Prompt]:
-    """Each row of a batch as a prompt without its padding.
-
-    Raises:
-        InputError: If tokens are missing, shapes or lengths differ, or a pattern is not attention.
-    """
+    """Each row of a batch as a prompt without its padding."""
     if isinstance(patterns, list | tuple) and not patterns:
         raise InputError("patterns must hold at least one prompt, got none")
     several = isinstance(patterns, list | tuple) and all(map(carries_tokens, patterns))

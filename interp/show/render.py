@@ -147,11 +147,7 @@ def example_prompts(model: "Model", seed: int = 0) -> ModelPrompts:
 def chosen_heads(
     scan: HeadScan, heads: Collection[Any] | None, labels: Collection[str] = ()
 ) -> list[Head] | None:
-    """The named heads, or those with one of the labels; None for all.
-
-    Raises:
-        InputError: If the scan lacks a head, or no head has one of the labels.
-    """
+    """The named heads, or those with one of the labels; None for all."""
     if labels:
         if heads is not None:
             raise InputError("heads must be left out with label, got both")
@@ -196,9 +192,6 @@ def render(
         limit: Largest size of the page in millions of bytes.
         stage: Function that is called with the name of each stage.
         progress: Function that is called with the number of finished parts and of all.
-
-    Raises:
-        InputError: If `heads`, `labels` or `query` do not match the scan and the prompts.
     """
     lengths = [len(row) for row in prompts.rows]
     last = min(prompts.most, *lengths) - 1
@@ -240,19 +233,15 @@ def figures(
 
     Names of the second prompt's figures end in `_2`, and so on.
     """
-    from interp.show.figures.arcs import arcs_figure
-    from interp.show.figures.head import head_figure
-    from interp.show.figures.layers import score_by_layer
-    from interp.show.figures.patterns import pattern_figure
-    from interp.show.figures.zoo import zoo_figure
+    from interp.show import figures as plots
 
     if "layers" in draw:
-        yield "score_by_layer", score_by_layer(scan)
+        yield "score_by_layer", plots.score_by_layer(scan)
     if "zoo" in draw:
         stage("drawing the zoo")
         layers = sorted({head.layer for head in zoo_heads(scan).values()}) or [0]
         patterns = prompts.patterns(0, layers)
-        yield "zoo", zoo_figure(scan, one_prompt(patterns, whole=len(prompts.rows[0])))
+        yield "zoo", plots.head_zoo(scan, patterns, whole=len(prompts.rows[0]))
     if not {"page", "heads", "arcs"} & set(draw):
         return
     kinds = [kind.name for kind in map(kind_of, labels) if kind is not None] or None
@@ -263,9 +252,12 @@ def figures(
         end = "" if number == 0 else f"_{number + 1}"
         if "page" in draw:
             top = 4 if heads is None else 8
-            yield f"gallery{end}", pattern_figure(scan, prompt, top, heads, kinds)
+            yield (
+                f"gallery{end}",
+                plots.pattern_page(scan, prompt, top=top, heads=heads, kinds=kinds),
+            )
         for head in heads or []:
             if "heads" in draw:
-                yield f"head_{head}{end}", head_figure(prompt, head, scan)
+                yield f"head_{head}{end}", plots.head_page(prompt, head, scan=scan)
             if "arcs" in draw:
-                yield f"arcs_{head}{end}", arcs_figure(prompt, head, query, scan)
+                yield f"arcs_{head}{end}", plots.attention_arcs(prompt, head, query, scan=scan)

@@ -17,6 +17,7 @@ from matplotlib.colors import same_color
 from matplotlib.patches import PathPatch
 from matplotlib.text import Text
 from paged import BREAKOUTS, ODD, TOKENS, looking_across, looking_ahead, patterns_of, scan_of
+from places import ROOT
 
 from interp.course import designed
 from interp.errors import InputError
@@ -687,3 +688,9 @@ def test_the_style_file_holds_what_figures_use():
     with matplotlib.style.context(["default", "interp.show.figures.interp"]):
         assert {name: matplotlib.rcParams[name] for name in style.STYLE} == style.STYLE
     assert style.STYLE["text.parse_math"] is False
+
+
+def test_figures_and_what_they_share_with_pages_import_no_pages():
+    room = ROOT / "interp" / "show"
+    for path in (*room.glob("figures/*.py"), room / "prompt.py", room / "about.py"):
+        assert "show.pages" not in path.read_text(encoding="utf-8"), path

@@ -69,95 +69,65 @@ def read(page):
     return int(query), int(key), float(value)
 
 
-def test_all_heads_are_there_by_label_the_strongest_first(show):
-    made, patterns = plain()
-    page = show(made.to_html())
-    scan = scan_of(patterns)
-    assert len(heads_of(page)) == 9
+@pytest.fixture(scope="module")
+def planted():
+    return plain()
+
+
+def test_heads_are_grouped_filtered_found_and_sorted(show, planted):
+    made, patterns = planted
+    page, scan = show(made.to_html()), scan_of(patterns)
     assert page.inner_text("#count") == "9 of 9 heads"
     titles = [title.inner_text().split(" ")[0] for title in page.query_selector_all("#heads h2")]
     assert titles == [label.split(" ")[0] for label in scan.summary()]
     induction = [h for h in map(str, scan.heads("induction")) if h in ("L1H0", "L2H1")]
     assert [h for h in heads_of(page) if h in induction] == induction
-
-
-def test_a_filter_leaves_the_heads_that_carry_the_label(show):
-    made, patterns = plain()
-    page = show(made.to_html())
     page.click("#filters [data-label=induction]")
-    assert heads_of(page) == [str(head) for head in scan_of(patterns).heads("induction")]
+    assert heads_of(page) == [str(head) for head in scan.heads("induction")]
     assert page.inner_text("#count") == f"{len(heads_of(page))} of 9 heads"
     page.click("#filters button:first-child")
     assert len(heads_of(page)) == 9
-
-
-def test_heads_are_found_by_name_and_sorted_by_a_score(show):
-    made, patterns = plain()
-    page = show(made.to_html())
-    page.fill("#find", "l1")
-    assert sorted(heads_of(page)) == ["L1H0", "L1H1", "L1H2"]
-    page.fill("#find", "L2H1")
-    assert heads_of(page) == ["L2H1"]
-    page.fill("#find", "L7")
-    assert heads_of(page) == []
+    for text, found in (("l1", ["L1H0", "L1H1", "L1H2"]), ("L2H1", ["L2H1"]), ("L7", [])):
+        page.fill("#find", text)
+        assert sorted(heads_of(page)) == found
     assert page.is_visible("#none")
     page.fill("#find", "")
     page.select_option("#order", "previous_token")
-    frame = scan_of(patterns).frame.sort_values("previous_token", ascending=False, kind="stable")
+    frame = scan.frame.sort_values("previous_token", ascending=False, kind="stable")
     assert heads_of(page)[0] == frame["name"].tolist()[0]
     under = page.inner_text(f"[data-head={heads_of(page)[0]}] i")
     assert under == f"{frame['previous_token'].tolist()[0]:.2f}"
-    assert "label or score that you chose" in page.inner_text("#notes")
     page.select_option("#order", "layer")
     assert heads_of(page) == sorted(heads_of(page))
 
 
-@pytest.mark.parametrize("place", [(24, 13), (24, 0), (5, 4), (0, 0), (24, 24), (12, 12)])
-def test_the_value_under_the_pointer_is_the_tensors(show, place):
-    made, patterns = plain()
+def test_the_value_under_the_pointer_is_the_tensors(show, planted):
+    made, patterns = planted
     page = show(made.to_html())
     for name, layer, head in (("L1H0", 1, 0), ("L0H2", 0, 2)):
         open_head(page, name)
-        move_to(page, *place)
-        query, key, value = read(page)
-        assert (query, key) == place
-        assert abs(value - patterns[layer, 0, head, query, key].item()) < CLOSE
-        label = page.inner_text("#readout")
-        assert f"query {query} ␣t{TOKENS[query]}" in label
-        assert f"key {key} ␣t{TOKENS[key]}" in label
+        for zoom, places in (
+            ("1", [(24, 13), (24, 0), (5, 4), (0, 0), (24, 24)]),
+            ("2", [(10, 4)]),
+        ):
+            page.select_option("#zoom", zoom)
+            for place in places:
+                move_to(page, *place)
+                query, key, value = read(page)
+                assert (query, key) == place
+                assert abs(value - patterns[layer, 0, head, query, key].item()) < CLOSE
+                label = page.inner_text("#readout")
+                assert f"query {query} ␣t{TOKENS[query]}" in label
+                assert f"key {key} ␣t{TOKENS[key]}" in label
+        page.select_option("#zoom", "1")
         page.keyboard.press("Escape")
-
-
-def test_the_scores_of_an_open_head_say_what_they_were_measured_on(show):
-    page = show(plain()[0].to_html())
     open_head(page, "L1H0")
-    assert page.inner_text("#scored") == (
-        "Scores over the queries of the labelled attention patterns, not over this prompt:"
-    )
-
-
-def test_a_larger_picture_reads_the_same(show):
-    made, patterns = plain()
-    page = show(made.to_html())
-    open_head(page, "L0H2")
-    before = page.evaluate("view.size")
-    page.select_option("#zoom", "2")
-    assert page.evaluate("view.size") == 2 * before
-    move_to(page, 10, 4)
-    query, key, value = read(page)
-    assert (query, key) == (10, 4)
-    assert abs(value - patterns[0, 0, 2, 10, 4].item()) < CLOSE
-
-
-def test_a_click_holds_the_cell_and_the_tokens_show_where_the_query_looks(show):
-    made, _ = plain()
-    page = show(made.to_html())
-    open_head(page, "L1H0")
+    assert "over the queries of the labelled attention patterns" in page.inner_text("#scored")
     move_to(page, 24, 13)
     page.mouse.down()
     page.mouse.up()
     move_to(page, 3, 1)
-    assert read(page)[:2] == (24, 13)
+    assert read(page)[:2] == (24, 13)  # A click holds the cell.
     strip = page.query_selector_all("#strip bdi")
     shades = [token.evaluate("token => token.style.background") for token in strip]
     assert shades[13] == max(shades, key=lambda shade: float(shade.split(",")[-1].strip(" )")))
@@ -165,8 +135,8 @@ def test_a_click_holds_the_cell_and_the_tokens_show_where_the_query_looks(show):
     assert read(page)[0] == 20
 
 
-def test_everything_can_be_done_with_the_keyboard(show):
-    made, _ = plain()
+def test_everything_can_be_done_with_the_keyboard(show, planted):
+    made, _ = planted
     page = show(made.to_html())
     first, second = heads_of(page)[:2]
     for _ in range(40):
@@ -195,8 +165,8 @@ def test_everything_can_be_done_with_the_keyboard(show):
     assert not page.evaluate("document.querySelector('dialog').open")
 
 
-def test_a_thumbnail_is_painted_with_the_weights(show):
-    made, patterns = plain()
+def test_a_thumbnail_is_painted_with_the_weights(show, planted):
+    made, patterns = planted
     page = show(made.to_html())
     page.wait_for_function("() => document.querySelector('[data-head=L0H0] canvas').width === 25")
     pixels = page.evaluate(
@@ -213,8 +183,8 @@ def test_a_thumbnail_is_painted_with_the_weights(show):
     assert light[order][0] - light[order][-1] > 300
 
 
-def test_a_page_that_nobody_scrolled_is_printed_with_every_head(show):
-    page = show(plain()[0].to_html(), viewport={"width": 150, "height": 100})
+def test_a_page_that_nobody_scrolled_is_printed_with_every_head(show, planted):
+    page = show(planted[0].to_html(), viewport={"width": 150, "height": 100})
     assert page.evaluate("document.documentElement.scrollHeight") > 1000
     sides = "[...document.querySelectorAll('.head canvas')].map((canvas) => canvas.width)"
     page.wait_for_function(f"() => {sides}.every((side) => side === 25)", timeout=5000)
@@ -226,13 +196,13 @@ def test_a_page_that_nobody_scrolled_is_printed_with_every_head(show):
 
 
 @pytest.mark.fault("B07", "B08")
-def test_no_text_gets_out_of_hand(show):
+def test_no_text_gets_out_of_hand(show, planted):
     made, texts = hostile()
     page = show(made.to_html())
     assert page.evaluate("window.X") is None
     assert page.title() == visible(BREAKOUTS[0]).replace("␣", " ")
     assert page.inner_text("h1") == BREAKOUTS[0]
-    assert page.evaluate("document.scripts.length") == show(plain()[0].to_html()).evaluate(
+    assert page.evaluate("document.scripts.length") == show(planted[0].to_html()).evaluate(
         "document.scripts.length"
     )
     open_head(page, "L0H2")
@@ -256,19 +226,6 @@ def test_a_sinks_other_columns_are_outlined(show):
     open_head(page, "L0H0")
     targets = page.evaluate("targetsOf(view.head)")
     assert targets == [[] if q == 0 else [0, 5] if q > 5 else [0] for q in range(length)]
-
-
-def test_several_prompts_are_chosen_from_one_page(show):
-    long, short = patterns_of(), patterns_of(tokens=TOKENS[:7])
-    made = gallery(scan_of(long), [long, short], titles=["the long one", "the short one"])
-    page = show(made.to_html())
-    page.select_option("#prompt", label="the short one")
-    open_head(page, "L0H2")
-    assert len(page.query_selector_all("#strip bdi")) == 7
-    move_to(page, 6, 2)
-    query, key, value = read(page)
-    assert (query, key) == (6, 2)
-    assert abs(value - short[0, 0, 2, 6, 2].item()) < CLOSE
 
 
 @pytest.mark.fault("B57")
@@ -302,11 +259,10 @@ def test_a_head_that_looks_ahead_is_read_on_both_sides_of_the_query(show):
     page.frame_locator("#frame iframe").locator("canvas").first.wait_for()
 
 
-@pytest.mark.parametrize("prompt", [0, 1])
-def test_attention_to_another_text_is_read_with_the_tokens_of_both(show, prompt):
-    both = looking_across()
+def test_attention_to_another_text_is_read_with_the_tokens_of_both(show):
+    both, prompt = looking_across(), 1
     page = show(gallery(None, both, titles=["wide", "tall"]).to_html())
-    page.select_option("#prompt", label=["wide", "tall"][prompt])
+    page.select_option("#prompt", label="tall")
     patterns = both[prompt]
     queries, keys = patterns.shape[-2:]
     open_head(page, "L1H2")
@@ -333,8 +289,8 @@ def test_attention_to_another_text_is_read_with_the_tokens_of_both(show, prompt)
     assert shades == pytest.approx(patterns[1, 0, 2, :, 2].tolist(), abs=0.01)
 
 
-def test_keys_pressed_faster_than_heads_open_skip_none(show):
-    made, _ = plain()
+def test_keys_pressed_faster_than_heads_open_skip_none(show, planted):
+    made, _ = planted
     page = show(made.to_html())
     shown = heads_of(page)
     open_head(page, shown[0])
@@ -355,7 +311,7 @@ def test_keys_pressed_faster_than_heads_open_skip_none(show):
     assert not page.evaluate("$('view').open")
 
 
-def test_the_prompt_of_an_open_head_can_be_changed(show):
+def test_the_prompt_of_an_open_head_can_be_changed(show, planted):
     long, short = patterns_of(), patterns_of(tokens=TOKENS[:7])
     made = gallery(scan_of(long), [long, short], titles=["the long one", "the short one"])
     page = show(made.to_html())
@@ -370,13 +326,13 @@ def test_the_prompt_of_an_open_head_can_be_changed(show):
     assert abs(value - short[0, 0, 2, 6, 2].item()) < CLOSE
     page.keyboard.press("Escape")
     assert page.evaluate("$('prompt').selectedOptions[0].textContent") == "the short one"
-    page = show(plain()[0].to_html())
+    page = show(planted[0].to_html())
     open_head(page, "L0H2")
     assert page.is_hidden("#prompts-here")
 
 
-def test_circuitsvis_shows_the_same_head_in_a_frame_without_an_origin(show):
-    made, _ = plain()
+def test_circuitsvis_shows_the_same_head_in_a_frame_without_an_origin(show, planted):
+    made, _ = planted
     page = show(made.to_html())
     open_head(page, "L1H0")
     page.click("#circuitsvis-open")
@@ -387,8 +343,8 @@ def test_circuitsvis_shows_the_same_head_in_a_frame_without_an_origin(show):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_is_the_systems_until_another_is_chosen(show, scheme):
-    page = show(plain()[0].to_html(), color_scheme=scheme)
+def test_the_theme_is_the_systems_until_another_is_chosen(show, scheme, planted):
+    page = show(planted[0].to_html(), color_scheme=scheme)
 
     def ground():
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -400,8 +356,8 @@ def test_the_theme_is_the_systems_until_another_is_chosen(show, scheme):
     assert ground() == other
 
 
-def test_a_phone_scrolls_one_way_only(show):
-    page = show(plain()[0].to_html(), viewport={"width": 360, "height": 740})
+def test_a_phone_scrolls_one_way_only(show, planted):
+    page = show(planted[0].to_html(), viewport={"width": 360, "height": 740})
     fits = "document.documentElement.scrollWidth <= innerWidth"
     assert page.evaluate(fits)
     open_head(page, "L1H0")
@@ -410,8 +366,8 @@ def test_a_phone_scrolls_one_way_only(show):
 
 
 @pytest.mark.fault("B12")
-def test_without_scripts_there_is_a_note_a_picture_and_a_table(show):
-    page = show(plain()[0].to_html(), java_script_enabled=False)
+def test_without_scripts_there_is_a_note_a_picture_and_a_table(show, planted):
+    page = show(planted[0].to_html(), java_script_enabled=False)
     text = page.inner_text("body")
     assert "Scripts are off" in text
     assert "L1H0" in text

@@ -18,7 +18,7 @@ from interp.show.figures.page import Page
 from interp.show.figures.style import ACCENT, BLUE, styled
 from interp.show.figures.texts import inches, labels_of
 from interp.show.figures.words import head_name, kind_of_head, size
-from interp.show.prompt import Prompt, one_prompt
+from interp.show.prompt import one_prompt
 
 WIDEST = 6.0
 """Points of a line whose weight is 1."""
@@ -50,27 +50,11 @@ def attention_arcs(
     arcs to the targets of the head's kind are orange. Weights below 0.01 are not drawn; the notes
     give their sum.
 
-    Args:
-        patterns: As for `head_page`, like all others but `query`.
-        head: `L5H1`, `5.1`, `(5, 1)` or `Head(5, 1)`.
-        query: Position of the query; the last token's by default.
-        tokens: Token ids that were run.
-        texts: Text of each token.
-        layers: Numbers of the layers.
-        row: Row of a batch.
-        whole: Number of tokens of the whole prompt.
-        scan: Table of the same model.
-        causal: Whether each query sees only itself and earlier tokens.
-
-    Raises:
-        InputError: As `head_page`, and if `query` is not a position, or of cross-attention.
+    Arguments are those of `head_page`, and `query`, the position of the query (by default the
+    last). Cross-attention is refused.
     """
     prompt = one_prompt(patterns, tokens, texts, layers, row, whole, causal=causal)
-    return arcs_figure(prompt, Head.parse(head), query, scan)
-
-
-def arcs_figure(prompt: Prompt, head: Head, query: int | None, scan: HeadScan | None) -> Figure:
-    """`attention_arcs` of a prompt."""
+    head = Head.parse(head)
     length = len(prompt.text)
     query = length - 1 if query is None else query
     if not 0 <= query < length:

@@ -53,9 +53,6 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
 
     Args:
         circuits: Circuits by name, from `comparison.json`. Those without patterns are left out.
-
-    Raises:
-        InputError: If no circuit has patterns, or their shapes differ.
     """
     shown = {name: circuit for name, circuit in circuits.items() if circuit["patterns"]}
     absent = ", ".join(prose(name) for name in circuits if name not in shown)
@@ -127,9 +124,6 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
         circuit: Part of `comparison.json`: `model`, `induction_heads` and `previous_token_heads`
             with their scores, so that heads that feed nothing are visible too.
         edges: Records `from`, `to`, `path`, `stripe_before`, `stripe_after` of that model.
-
-    Raises:
-        InputError: If there is no edge through keys.
     """
     change = {
         (edge["from"], edge["to"]): edge["stripe_after"] - edge["stripe_before"]

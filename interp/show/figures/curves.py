@@ -24,9 +24,6 @@ def distance_curves(scan: HeadScan) -> Figure:
 
     Heads that reach the threshold of the label at some distance have a colour and a name, at
     the end of their line; all others are grey. Scores are in [0, 1], distances in tokens.
-
-    Raises:
-        InputError: If the scan has no scores by distance.
     """
     columns = scan.by_distance()
     if not columns:
@@ -78,9 +75,6 @@ def accuracy_curve(result: Mapping[str, Any]) -> Figure:
 
     Args:
         result: Result of `scripts/measure_accuracy.py`.
-
-    Raises:
-        InputError: If the result has no strengths.
     """
     records = result.get("by_strength", [])
     if not records:
@@ -130,9 +124,6 @@ def sensitivity_chart(table: pd.DataFrame, model: str, *, most: Count = 40) -> F
             are sinks.
         model: Name of the model, for the title.
         most: Most heads to draw; those with the largest spread are drawn.
-
-    Raises:
-        InputError: If no head holds a label other than sink.
     """
     conditions = list(table.columns[2 : table.columns.get_loc("lowest")])
     work = table.loc[table["kind"] != "sink"]
@@ -186,9 +177,6 @@ def cost_curves(records: Sequence[dict[str, Any]]) -> Figure:
     Args:
         records: Results of `benchmarks/streaming.py`: seconds as `<way>_s`, and peak memory above
             the loaded model as `<way>_memory_mb` in MiB; a way without measurements has no line.
-
-    Raises:
-        InputError: If there are no records.
     """
     if not records:
         raise InputError("records must hold at least one length, got none")

@@ -14,7 +14,7 @@ from interp.show.figures.page import Page, paint_pattern, pattern_legend
 from interp.show.figures.style import styled
 from interp.show.figures.texts import inches, labels_of
 from interp.show.figures.words import about_score, head_name, in_words, kind_of_head
-from interp.show.prompt import Prompt, one_prompt
+from interp.show.prompt import one_prompt
 
 SIZE = 5.5
 """Size of the tokens' letters, in points."""
@@ -62,11 +62,7 @@ def head_page(
             tokens, a pattern is not attention, or the head is missing.
     """
     prompt = one_prompt(patterns, tokens, texts, layers, row, whole, causal=causal, cross=True)
-    return head_figure(prompt, Head.parse(head), scan)
-
-
-def head_figure(prompt: Prompt, head: Head, scan: HeadScan | None) -> Figure:
-    """`head_page` of a prompt."""
+    head = Head.parse(head)
     kind, pattern = kind_of_head(scan, head, prompt), prompt.pattern(head)
     side = min(max(min(0.3 * prompt.longest, WIDE[0]), SLOT * prompt.longest), WIDE[1])
     high, wide = (side * number / prompt.longest for number in pattern.shape)

@@ -22,9 +22,6 @@ def score_by_layer(scan: HeadScan) -> Figure:
 
     Scores run from 0 to 1. Heads with the kind's label are orange and larger, and the strongest
     of them is named. A kind without measurements has a sentence instead of dots.
-
-    Raises:
-        InputError: If the scan holds no head.
     """
     frame, kinds = scan.frame, kinds_in(scan.frame.columns)
     if frame.empty:

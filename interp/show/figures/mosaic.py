@@ -23,9 +23,6 @@ def score_mosaic(scan: HeadScan) -> Figure:
 
     Colours run from 0 to 1, whatever the scores. Heads that carry the kind's label are
     outlined; missing scores are hatched grey.
-
-    Raises:
-        InputError: If the scan holds no head.
     """
     frame, thresholds = scan.frame, thresholds_of(scan)
     kinds = kinds_in(frame.columns)

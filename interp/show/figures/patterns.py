@@ -47,27 +47,14 @@ def pattern_page(
         kinds: Kinds to draw; all by default.
         row: Row of a batch; a batch of several prompts requires it.
         whole: Number of tokens of the whole prompt, if `patterns` are of its first ones only.
-
-    Raises:
-        InputError: As `head_page`, and if `patterns` are of cross-attention.
     """
     prompt = one_prompt(patterns, row=row, whole=whole)
-    chosen = None if heads is None else [Head.parse(head) for head in heads]
-    return pattern_figure(scan, prompt, top, chosen, kinds)
-
-
-def pattern_figure(
-    scan: HeadScan,
-    prompt: Prompt,
-    top: int,
-    heads: Collection[Head] | None,
-    kinds: Collection[str] | None,
-) -> Figure:
-    """`pattern_page` of a prompt."""
     thresholds, causal = thresholds_of(scan), prompt.causal
     known = kinds_in(scan.frame.columns).keys() & kinds_of(causal).keys()
     words = {name: kind.label for name, kind in KINDS.items() if name in known}
-    names = scan.frame["name"].tolist() if heads is None else [str(head) for head in heads]
+    names = (
+        scan.frame["name"].tolist() if heads is None else [str(Head.parse(head)) for head in heads]
+    )
     having = {
         kind: scan.having(word) for kind, word in words.items() if kinds is None or kind in kinds
     }

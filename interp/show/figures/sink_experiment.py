@@ -32,9 +32,6 @@ def sink_losses(result: Mapping[str, Any]) -> Figure:
 
     Args:
         result: Content of `sink_experiment.json`.
-
-    Raises:
-        InputError: If there are no heads.
     """
     if not result["labels"]:
         raise InputError("result must have heads with a label, got none")

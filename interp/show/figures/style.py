@@ -60,9 +60,6 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], *, notes: bool = T
         figure: From a function of `interp.show.figures`.
         path: File to write; its folder must exist.
         notes: Whether to keep the notes at the foot; False for a figure in a paper.
-
-    Raises:
-        InputError: If the ending is another, or the folder does not exist.
     """
     path = Path(path)
     if path.suffix not in _METADATA:

@@ -27,9 +27,6 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
 
     Args:
         records: Results of `scripts/train_two_layer.py`, at most `MOST`.
-
-    Raises:
-        InputError: If there are no records, or too many.
     """
     if not 1 <= len(records) <= MOST:
         raise InputError(f"records must be of 1 to {MOST} runs, got {len(records)}")

@@ -35,11 +35,7 @@ def what_was_run(scan: HeadScan) -> str:
 
 
 def head_name(scan: HeadScan | None, head: Head) -> str:
-    """The head with the model's name, its label and that label's score, as far as known.
-
-    Raises:
-        InputError: If the scan lacks the head.
-    """
+    """The head with the model's name, its label and that label's score, as far as known."""
     if scan is None:
         return str(head)
     rows = scan.frame.loc[scan.frame["name"] == str(head)].to_dict("records")

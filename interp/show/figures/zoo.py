@@ -38,15 +38,8 @@ def head_zoo(
             those heads.
         row: Row of a batch; a batch of several prompts requires it.
         whole: Number of tokens of the whole prompt, if `patterns` are of its first ones only.
-
-    Raises:
-        InputError: As `pattern_page`.
     """
-    return zoo_figure(scan, one_prompt(patterns, row=row, whole=whole))
-
-
-def zoo_figure(scan: HeadScan, prompt: Prompt) -> Figure:
-    """`head_zoo` of a prompt."""
+    prompt = one_prompt(patterns, row=row, whole=whole)
     kinds, heads = kinds_of(prompt.causal), zoo_heads(scan)
     aims = {name: _aim(kind, prompt, scan) for name, kind in kinds.items()}
     none = ", ".join(kinds[name].label for name, (_, cells) in aims.items() if not cells.any())

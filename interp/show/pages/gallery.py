@@ -72,7 +72,8 @@ def gallery(
         rule = "None" if cross else "from scan_heads or classify_heads"
         raise InputError(f"scan must be {rule} for {kind}, got {type(scan).__name__}")
     held = {layer: len(pattern) for one in prompts for layer, pattern in one.layers.items()}
-    table = _unlabelled(held) if scan is None else _table(scan)
+    table = _unlabelled(held) if scan is None else scan
+    table = table if isinstance(table, HeadScan) else HeadScan.of(table)
     _refuse_another_model(table, held, some=all(prompt.named for prompt in prompts))
     wanted = _wanted(table, heads, held)
     packed = []
@@ -152,17 +153,6 @@ def estimate(heads: int, lengths: Sequence[int], *, causal: bool = True) -> floa
     shown = [min(length, LONGEST) for length in lengths]
     weights = sum(4 / n**0.5 * n * ((n + 1) / 2 if causal else n) for n in shown)
     return 0.6 + heads * (weights + 1500) / 1e6
-
-
-def _table(scan: HeadScan | Sequence[HeadLabel]) -> HeadScan:
-    if isinstance(scan, HeadScan):
-        return scan
-    if not isinstance(scan, Sequence):
-        raise InputError(
-            "scan must be from scan_heads or classify_heads, and patterns come after it, got"
-            f" {type(scan).__name__}"
-        )
-    return HeadScan.of(scan)
 
 
 def _unlabelled(held: Mapping[int, int]) -> HeadScan:

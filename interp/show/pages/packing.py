@@ -33,11 +33,7 @@ STEPS = 255
 def as_steps(
     pattern: Float[Tensor, "head query key"], *, where: str, causal: bool = True
 ) -> UInt8[Tensor, "head query key"]:
-    """The weights of heads as whole numbers of steps, from 0 to 255.
-
-    Raises:
-        InputError: If a weight is not a probability, or a query of a causal head looks ahead.
-    """
+    """The weights of heads as whole numbers of steps, from 0 to 255."""
     if not pattern.isfinite().all():
         raise InputError(f"patterns must be finite, got NaN or infinity in {where}")
     low, high = pattern.aminmax()

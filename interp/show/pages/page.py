@@ -53,9 +53,6 @@ class Gallery:
 
         Args:
             name: Head as `L5H1`, `5.1` or `(5, 1)`.
-
-        Raises:
-            InputError: If the head is not on this page.
         """
         head = Head.parse(name)
         if head not in self.heads:
@@ -100,9 +97,6 @@ class Gallery:
         """Write the page to an `.html` file, whole or not at all, and return its path.
 
         Missing folders are created.
-
-        Raises:
-            InputError: If the ending is another, or the folder cannot be written to.
         """
         path = Path(path)
         if path.suffix != ".html":
@@ -118,10 +112,10 @@ class Gallery:
         rows, prompt = self._rows(), self.prompts[0]
         if self.alone:
             # A page of all heads needs no matplotlib.
-            from interp.show.figures.head import head_figure
+            from interp.show.figures.head import head_page
             from interp.show.figures.style import as_png
 
-            return as_png(head_figure(prompt, self.alone, self.scan))
+            return as_png(head_page(prompt, self.alone, scan=self.scan))
         sections = []
         for word in self._groups(rows):
             members = [row for row in rows if row["label"] == word]
