@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from IPython.core.formatters import DisplayFormatter
+from matplotlib.figure import Figure
 from paged import hostile, patterns_of, plain, scan_of
 from parsed import Parsed
 from PIL import Image
@@ -48,12 +49,13 @@ def test_a_head_in_full_is_a_page_with_the_weights_of_that_head_alone():
 
 
 @pytest.mark.fault("B11", "B93")
-@pytest.mark.parametrize("length", [1, 25, 700])
+@pytest.mark.parametrize("length", [1, 200])
 def test_the_still_picture_of_a_head_shows_its_weights(length):
     patterns = patterns_of([["previous_token"]], torch.arange(length))
     alone = gallery(scan_of(patterns), patterns).head("L0H0")
-    image = np.asarray(Image.open(io.BytesIO(alone._repr_png_())).convert("RGB"))
-    assert alone._repr_png_() == alone._repr_png_()
+    picture = alone._repr_png_()
+    assert picture == alone._repr_png_()
+    image = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))
     dark = (image[..., 2].astype(int) - image[..., 0] > 60).sum()
     assert dark > 3000  # The diagonal of weights, and the colour bar.
 
@@ -183,7 +185,6 @@ def test_a_notebook_runs_and_shows_what_is_committed(path, tmp_path, monkeypatch
         assert NUMBER.sub("#", words) == NUMBER.sub("#", expected)
         numbers = [[float(n) for n in NUMBER.findall(text)] for text in (words, expected)]
         assert numbers[0] == pytest.approx(numbers[1], abs=0.02)
-        if hasattr(result, "_repr_html_"):
-            assert "text/html" in output["data"]
-        if "Figure" in expected or "Gallery" in expected:
-            assert "image/png" in output["data"]
+        drawn = isinstance(result, Figure)
+        assert ("image/png" in output["data"]) == (drawn or isinstance(result, interp.Gallery))
+        assert ("text/html" in output["data"]) == (hasattr(result, "_repr_html_") and not drawn)
