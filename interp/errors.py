@@ -1,11 +1,10 @@
-"""The one exception that means "the caller can mend this", and the checks that most need."""
+"""`InputError`, the one exception for mistakes of the caller, and checks that raise it."""
 
 import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import isfinite
 from os import PathLike
 from types import UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
@@ -18,10 +17,10 @@ R = TypeVar("R")
 
 
 class InputError(ValueError):
-    """What was asked for cannot be done, and the message says what to change.
+    """A mistake of the caller; the message says what to change.
 
-    Scripts print it as one line and leave with exit code 2; anything else that
-    is raised is a fault of this package and keeps its traceback.
+    Scripts print it in one line and exit with code 2. Any other exception is a fault of this
+    package and keeps its traceback.
     """
 
 
@@ -29,14 +28,14 @@ _SHOWN = 80
 """Characters of a value that a message shows."""
 
 _TOLD = 200
-"""Characters of what a library says that a message passes on."""
+"""Characters of a library's message that ours passes on."""
 
 MOST_SEED = 2**63
-"""The greatest seed."""
+"""The largest seed."""
 
 
 def quoted(value: Any) -> str:
-    """A value as a message shows it: in one line, and no more of it than can be read.
+    """A value as a message shows it: one line of at most 80 characters.
 
     Example:
         >>> len(quoted(list(range(1000))))
@@ -50,7 +49,7 @@ def quoted(value: Any) -> str:
 
 def _index(value: Any) -> int:
     try:
-        if not isinstance(value, bool):  # True is 1 to Python, and was hardly meant to be.
+        if not isinstance(value, bool):  # Python would read True as 1.
             return operator.index(value)
     except TypeError:
         pass
@@ -58,20 +57,20 @@ def _index(value: Any) -> int:
 
 
 Whole = Annotated[int, BeforeValidator(_index)]
-"""A whole number, of numpy too."""
+"""A whole number, of numpy and torch too; not a bool."""
 
 Count = Annotated[Whole, Field(ge=1)]
-"""A whole number from 1 up."""
+"""A whole number of at least 1."""
 
 Seed = Annotated[Whole, Field(ge=0, le=MOST_SEED)]
 """Seed of a random generator."""
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Check the numbers and flags that a public function gets, by its annotations.
+    """Check the numbers and flags that a public function receives, by its annotations.
 
-    Arguments annotated as `bool`, `Whole`, `Count`, `Seed` or another `Annotated` type are
-    validated and converted by pydantic; a mistake is an `InputError` with the argument's name.
+    Pydantic validates and converts arguments annotated as `bool`, `Whole`, `Count`, `Seed` or
+    another `Annotated` type; a mistake is an `InputError` with the argument's name.
 
     Example:
         >>> @checked
@@ -102,10 +101,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def validated(name: str, value: Any, kind: Any) -> Any:
-    """`value` as a pydantic `TypeAdapter` converts it; `name` is what the caller calls it.
+    """`value` as a pydantic `TypeAdapter` converts it; `name` is the caller's name for it.
 
     Raises:
-        InputError: If it is not of the kind.
+        InputError: If it is not of that type.
     """
     try:
         return kind.validate_python(value)
@@ -126,11 +125,11 @@ def _validated(annotation: Any) -> bool:
 
 @contextmanager
 def reading(path: str | PathLike[str], what: str = "a readable file") -> Iterator[None]:
-    """Turn whatever a library raises about a file into one `InputError` that names the file.
+    """Turn any exception about a file into one `InputError` that names the file.
 
     Args:
-        path: The file.
-        what: What the file must be, as in "path must be ...".
+        path: Path of the file.
+        what: Description of the right kind of file, as in "path must be ...".
     """
     try:
         yield
@@ -141,7 +140,7 @@ def reading(path: str | PathLike[str], what: str = "a readable file") -> Iterato
 
 
 def told(error: Exception) -> str:
-    """What a library raised, in one line: its kind, and the beginning of what it says, if it does.
+    """A library's exception in one line: its type, and the beginning of its message.
 
     Example:
         >>> told(AssertionError()), told(KeyError("bias"))
@@ -151,7 +150,7 @@ def told(error: Exception) -> str:
 
 
 def said(error: Exception) -> str:
-    r"""As `told`, without the kind.
+    r"""As `told`, without the type.
 
     Example:
         >>> said(ValueError("two\nlines")), said(AssertionError())
@@ -196,14 +195,6 @@ def truth(name: str, value: Any) -> bool:
     if not isinstance(value, bool) and (kind != "b" or value.ndim):
         raise InputError(f"{name} must be True or False, got {quoted(value)}")
     return bool(value)
-
-
-def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number that a float can hold, and no bool."""
-    try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    except OverflowError:
-        return False
 
 
 def whole_seed(seed: Any) -> int:

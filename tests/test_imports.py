@@ -9,7 +9,7 @@ from places import ROOT
 
 PACKAGE = ROOT / "interp"
 ROOMS = (
-    *("errors", "heads", "files", "contents", "memory", "text", "command"),
+    *("errors", "heads", "files", "memory", "text", "command"),
     *("attention", "kinds", "patterns", "models", "weights", "scan", "effects", "circuits"),
     *("trust", "sweep", "show", "course"),
 )
@@ -33,11 +33,16 @@ TENSORS_ONLY = ("attention", "kinds")
 """Rooms that never see a model, a file or a table."""
 
 
-def imported(module: str) -> set[str]:
-    """Every module that a module of the package names in an import, wherever it stands."""
+def imported(module: str, *, types: bool = True) -> set[str]:
+    """Every module that a module of the package names in an import, anywhere in it.
+
+    Without `types`, imports that only the type checker sees are left out.
+    """
     source = (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
-    names = set()
-    for node in ast.walk(ast.parse(source)):
+    names, tree = set(), ast.parse(source)
+    if not types:
+        tree.body = [n for n in tree.body if not ast.unparse(n).startswith("if TYPE_CHECKING")]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -48,7 +53,11 @@ def imported(module: str) -> set[str]:
 
 def foreign(module: str) -> set[str]:
     """Top-level packages that it imports, besides the standard library and our own."""
-    return {n.split(".")[0] for n in imported(module)} - sys.stdlib_module_names - {"interp"}
+    return (
+        {n.split(".")[0] for n in imported(module, types=False)}
+        - sys.stdlib_module_names
+        - {"interp"}
+    )
 
 
 def room(module: str) -> str:

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, get_args
 
 import torch
-import transformers
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -23,6 +22,7 @@ from interp.kinds.probes import Probe
 from interp.models import Model, attention_layers, cheap_forward, evaluating
 from interp.models.families import output_projections, text_config
 from interp.models.finite import refuse_losses_not_finite
+from interp.models.wrapped import PreTrainedModel
 
 Method = Literal["zero", "mean"]
 """The replacement of a head's output: zero, or the head's own mean (see `mean_outputs`)."""
@@ -177,7 +177,7 @@ def _shape(model: Any) -> tuple[Collection[int], int, str]:
     """The layers whose heads can be ablated, the heads in each, and the model's name."""
     if isinstance(model, Model):
         return attention_layers(model, None), model.n_heads, model.name
-    if not isinstance(model, transformers.PreTrainedModel):
+    if not isinstance(model, PreTrainedModel):
         raise InputError(
             f"model must be an interp.Model or a transformers model, got {type(model).__name__}"
         )

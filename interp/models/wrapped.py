@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from transformers import PreTrainedModel as PreTrainedModel
 
 from interp.errors import InputError, told
 

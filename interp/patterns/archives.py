@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from interp.contents import parsed, shown, text_of
-from interp.errors import InputError, said
+from interp.errors import InputError, quoted, said
+from interp.files import parsed, text_of
 from interp.memory import refuse_beyond
 
 
@@ -53,10 +53,10 @@ def _read(
         there = path.is_file()
     except OSError as error:  # Of a name that is too long.
         raise InputError(
-            f"{name} must be a file that is there, got {shown(path)}: {error.strerror}"
+            f"{name} must be a file that is there, got {quoted(str(path))}: {error.strerror}"
         ) from None
     if not there:
-        raise InputError(f"{name} must be a file that is there, got {shown(path)}")
+        raise InputError(f"{name} must be a file that is there, got {quoted(str(path))}")
     try:
         return read(path)
     except InputError as error:
