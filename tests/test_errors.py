@@ -40,7 +40,7 @@ def test_numbers_out_of_range_are_refused():
 def test_flags_are_bools_and_nothing_that_only_looks_true():
     assert [probe(bos=value)[3] for value in (True, False, None)] == [True, False, None]
     for value in (2, "maybe", np.array([True]), [1]):
-        with pytest.raises(InputError, match="^bos must "):
+        with pytest.raises(InputError, match=r"^bos must "):
             probe(bos=value)
 
 
