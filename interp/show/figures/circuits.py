@@ -170,9 +170,9 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
         titles = "induction heads (induction score)", "earlier heads (previous token score)"
         for height, words in zip((1.2, -0.22), titles):
             panel.text(0, height, words, color=QUIET, va="center")
-        legend = [Line2D([], [], linewidth=3, label="lost attention on targets", **_way(-1))]
+        legend = [Line2D([], [], linewidth=3, label="lost attention on targets", **_way(-1.0))]
         if any(value > 0 for value in drawn.values()):
-            legend.append(Line2D([], [], linewidth=3, label="gained attention", **_way(1)))
+            legend.append(Line2D([], [], linewidth=3, label="gained attention", **_way(1.0)))
         page.legend(legend, 0.4, page.body - 0.45, ncols=2)
     return page.figure
 
