@@ -2,11 +2,12 @@ import re
 
 import numpy as np
 import pytest
-from invoked import invoke, refused, script
+from invoked import invoke, refused
 from paged import looking_ahead
 from tiny_models import tiny, words_tokenizer
 
 import interp
+from interp.show import render as rendering
 from interp.show.pages.packing import unpacked
 
 NAME = "render_gallery"
@@ -162,13 +163,12 @@ def test_a_mistake_gets_one_line_and_writes_nothing(mistake, made, tmp_path, mon
 
 
 def test_every_figure_of_a_long_prompt_says_what_it_shows(made, monkeypatch):
-    monkeypatch.setattr("interp.show.pages.gallery.LONGEST", 5)
+    monkeypatch.setattr(rendering, "LONGEST", 5)
     model = interp.load_model(made / "model")
     table = interp.HeadScan.load(made / "heads.json")
-    names = script(NAME)
-    source = names["_of_model"](model, [[5, 6, 7] * 3], None, 0)
+    prompts = rendering.ModelPrompts(model, [[5, 6, 7] * 3])
     asked, heads = ["page", "heads", "arcs", "zoo"], [interp.Head(0, 1)]
-    figures = dict(names["_figures"](asked, table, source, heads, [], None, lambda name: None))
+    figures = dict(rendering.figures(prompts, table, asked, heads, [], None, lambda name: None))
     assert list(figures) == ["zoo", "gallery", "head_L0H1", "arcs_L0H1"]
     for figure in figures.values():
         assert any("the first 5 of 9 tokens" in text.get_text() for text in figure.texts)
