@@ -5,9 +5,9 @@ from collections.abc import Collection
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from interp.errors import MOST_SEED, InputError, told, validated
+from interp.errors import MOST_SEED, InputError, quoted, told, validated
 from interp.files import versions
 from interp.heads import Head
 from interp.kinds.scores import Thresholds
@@ -26,13 +26,6 @@ _TOGETHER = {
     "attention": ("n_layers", "n_heads"),
 }
 """Entries that a record must have where it has the one before the colon."""
-
-
-def _thresholds(values: dict[str, int | float]) -> dict[str, int | float]:
-    if unknown := values.keys() - {field.name for field in fields(Thresholds)}:
-        raise ValueError(f"have no unknown threshold such as {min(unknown)[:80]!r}")
-    Thresholds(**values)  # pyright: ignore[reportArgumentType]
-    return values
 
 
 class ProbeRecord(BaseModel):
@@ -97,7 +90,7 @@ class Record(BaseModel):
     tokenizer: bool = False
     probes: list[ProbeRecord] = []
     scored_on: dict[str, str] = {}
-    thresholds: Annotated[dict[str, int | float], AfterValidator(_thresholds)] = {}
+    thresholds: dict[str, int | float] = {}
     versions: dict[str, str] = {}
     quick: bool = False
     left_out: dict[str, str] = {}
@@ -163,6 +156,9 @@ class Record(BaseModel):
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"made_by must hold what JSON can: {told(error)}") from None
         record: Record = validated("made_by", made_by, TypeAdapter(cls))
+        if unknown := record.thresholds.keys() - {field.name for field in fields(Thresholds)}:
+            raise InputError(f"thresholds must have known names, got {quoted(min(unknown))}")
+        Thresholds(**record.thresholds)  # pyright: ignore[reportArgumentType]
         layers, number = record.n_layers, record.n_heads
         if beyond := [Head(*head) for head in heads if head[0] >= layers or head[1] >= number]:
             raise InputError(f"table must have heads of {layers} x {number}, got {beyond[0]}")

@@ -178,7 +178,7 @@ def test_a_row_that_sums_to_1_within_rounding_has_scores_that_a_table_takes():
         ("bos", -1),
         ("special", [1.5]),
         ("tokenizer", "no"),
-        ("thresholds", {"induction": 9}),
+        ("thresholds", {"induction": 9.0}),
         ("thresholds", {"other": 0.5}),
         ("left_out", {"a": 5}),
         ("model", None),
@@ -187,7 +187,7 @@ def test_a_row_that_sums_to_1_within_rounding_has_scores_that_a_table_takes():
 )
 def test_a_record_that_no_scan_makes_is_refused(saved, tmp_path, name, value):
     message = refused_when(saved, tmp_path, lambda edited: edited["made_by"].update({name: value}))
-    assert re.search("(made_by|table).* must", message)
+    assert re.search("(made_by|table|thresholds|induction).* must", message)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,11 @@ CIRCLE: list = []
 CIRCLE.append(CIRCLE)
 
 
-@pytest.mark.parametrize("value", [{1}, torch.ones(2), float("inf"), 10**5000, "\ud800", CIRCLE])
+@pytest.mark.parametrize(
+    "value",
+    [{1}, torch.ones(2), float("inf"), 10**5000, "\ud800", CIRCLE],
+    ids=["set", "tensor", "infinity", "digits", "half a character", "circle"],
+)
 def test_a_record_that_no_file_can_hold_is_refused_before_anything_is_written(
     scan, tmp_path, value
 ):

@@ -1,9 +1,8 @@
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
-import torch
+from jaxtyping import config
 from scored import scored
 from tiny_models import CONFIGS, tiny, words_tokenizer
 
@@ -33,19 +32,21 @@ def scan(model, passages):
     return interp.scan_heads(model, rows=4)
 
 
-def planted_scan() -> interp.HeadScan:
-    """Heads with known answers: previous token, sink, and one that does nothing special."""
-    length = 40
-    previous = torch.eye(length).roll(-1, 1)
-    previous[0] = torch.eye(length)[0]
-    sink = torch.zeros(length, length)
-    sink[:, 0] = 1
-    even = torch.ones(length, length).tril()
-    patterns = torch.stack([previous, sink, even / even.sum(-1, keepdim=True)])
-    return interp.HeadScan.of(interp.classify_heads(patterns, torch.arange(length)))
+FAMILIES = [
+    pytest.param(name, marks=[] if name in ("gpt2", "gemma2", "bloom") else pytest.mark.slow)
+    for name in CONFIGS
+]
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.fixture
+def unchecked():
+    """Functions as users call them, without the tests' own check of annotated types."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_head_of_every_family_gets_a_row(family):
     frame = interp.scan_heads(tiny(family), rows=2).to_frame()
     assert list(frame["name"]) == [f"L{layer}H{head}" for layer in (0, 1) for head in range(4)]
@@ -142,8 +143,6 @@ def test_scores_as_others_define_them_stand_beside_ours(model):
         scan.frame["induction"].tolist(), abs=1e-5
     )
     assert (scan.frame["as_mul_induction"] < scan.frame["as_stripe"]).all()
-    with pytest.raises(interp.InputError, match=r"definitions must be among .*, got 'fast'"):
-        interp.scan_heads(model, rows=2, quick=True, definitions=["fast"])
 
 
 def test_a_quick_scan_has_no_null_and_says_what_it_leaves_out(model):
@@ -182,8 +181,6 @@ def test_a_row_opens_with_as_many_bos_as_asked_for(model, number, opening):
             ids = [int(i) for i in row.split()]
             assert ids[:number] == opening
             assert ids[number] != 1
-    with pytest.raises(interp.InputError, match="bos must be 0, 1 or 2, got 3"):
-        interp.scan_heads(model, rows=2, bos=3)
 
 
 def test_two_bos_need_one_token_more():
@@ -197,15 +194,6 @@ def test_two_bos_need_one_token_more():
     assert interp.scan_heads(longer, rows=1, quick=True, bos=2).made_by["n_bos"] == 2
 
 
-def test_numpys_whole_numbers_are_as_good_as_pythons(model, tmp_path):
-    numbers = {"rows": 2, "seed": 3, "length": 40, "bos": 1}
-    of_numpy = {name: np.int64(number) for name, number in numbers.items()}
-    one, two = (interp.scan_heads(model, **options) for options in (numbers, of_numpy))
-    pd.testing.assert_frame_equal(one.frame, two.frame)
-    two.save(tmp_path / "heads.json")
-    assert interp.HeadScan.load(tmp_path / "heads.json").made_by == one.made_by
-
-
 def test_a_column_that_needs_text_is_said_to_be_left_out_without_a_tokenizer(scan):
     left_out = interp.scan_heads(tiny("gpt2"), rows=2).made_by["left_out"]
     assert left_out == {"text_sink_value_weighted": "natural text was not run"}
@@ -213,15 +201,21 @@ def test_a_column_that_needs_text_is_said_to_be_left_out_without_a_tokenizer(sca
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    "options",
     [
-        (["stripe", "strip"], "definitions must be among stripe, .*, got 'strip'"),
-        ("stripe", "definitions must be a list of names among stripe, .*, got 'stripe'"),
+        {"thresholds": [1]},
+        {"definitions": ["stripe", "strip"]},
+        {"definitions": "stripe"},
+        {"rows": 0},
+        {"seed": 1.5},
+        {"bos": 3},
     ],
+    ids=str,
 )
-def test_unknown_definitions_are_refused_before_anything_is_loaded(names, message):
-    with pytest.raises(interp.InputError, match=message):
-        interp.scan_heads("./no-such-model", definitions=names)
+@pytest.mark.usefixtures("unchecked")
+def test_a_wrong_argument_is_refused_before_a_model_is_loaded(options):
+    with pytest.raises(interp.InputError, match=rf"^{next(iter(options))} must"):
+        interp.scan_heads("./none", **options)
 
 
 def test_definitions_take_rows_of_learned_sinks():
@@ -235,83 +229,12 @@ def test_progress_ends_at_the_total(model):
     assert seen[-1][0] == seen[-1][1] == len(seen)
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet", "json"])
-def test_a_table_comes_back_as_it_was_saved(scan, tmp_path, ending):
-    path = tmp_path / "new" / f"heads.{ending}"
-    scan.save(path)
-    again = interp.HeadScan.load(path)
-    # The CSV keeps six decimals.
-    pd.testing.assert_frame_equal(again.frame, scan.frame, check_exact=False, atol=1e-6, rtol=0)
-    assert again.made_by == ({} if ending == "csv" else scan.made_by)
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
-
-
-def test_the_csv_joins_labels_with_semicolons_and_json_lists_them(tmp_path):
-    scan = planted_scan()
-    for ending in ("csv", "json"):
-        scan.save(tmp_path / f"heads.{ending}")
-    assert pd.read_csv(tmp_path / "heads.csv")["labels"][0] == "previous token;local window"
-    content = json.loads((tmp_path / "heads.json").read_text(encoding="utf-8"))
-    assert content["schema_version"] == 1
-    assert content["heads"][0]["labels"] == ["previous token", "local window"]
-    assert content["heads"][0]["induction"] is None
-
-
-def test_heads_are_listed_by_label_strongest_first():
-    scan = planted_scan()
-    assert scan.heads("previous token") == [(0, 0)]
-    assert scan.heads("sink") == [(0, 1)]
-    assert scan.heads("induction") == []
-    assert scan.summary() == {"previous token": 1, "sink": 1, "mixed": 1}
-    assert repr(scan) == "HeadScan(patterns: 3 heads: 1 previous token, 1 sink, 1 mixed)"
-    strongest = scan.frame.assign(labels=[["sink"]] * 3)
-    assert interp.HeadScan(strongest, {}).heads("sink")[0] == (0, 1)
-
-
 def test_the_long_form_has_one_row_per_measured_score(scan):
     long = scan.to_long()
     assert list(long.columns) == ["model", "prompt", "layer", "head", "score", "value"]
     row = long.query("prompt == 'text' and score == 'induction' and layer == 1 and head == 2")
     assert row["value"].tolist() == [scan.frame.loc[6, "text_induction"]]
     assert set(long["prompt"]) == {"random", "repeated", "text"}
-    assert set(planted_scan().to_long()["prompt"]) == {"patterns"}
-
-
-def test_changing_the_copy_of_the_table_leaves_the_scan_alone(scan):
-    frame = scan.to_frame()
-    frame.loc[0, "label"] = "changed"
-    assert scan.frame.loc[0, "label"] != "changed"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("heads.txt", "", "path must end in .csv, .parquet, .json, got heads.txt"),
-        ("none.csv", None, "path must be a file that is there"),
-        ("heads.csv", "a,b\n1,2\n", "must have the columns layer, head"),
-        ("heads.json", "{", "must be a table of heads"),
-        ("heads.json", '{"schema_version": 99, "heads": []}', "schema_version must be 1"),
-        ("heads.parquet", "not parquet", "must be a table of heads"),
-    ],
-)
-def test_a_file_that_is_no_table_of_heads_is_refused(tmp_path, name, content, message):
-    if content is not None:
-        (tmp_path / name).write_text(content)
-    with pytest.raises(interp.InputError, match=message):
-        interp.HeadScan.load(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: interp.scan_heads(tiny("gpt2"), rows=0), "rows must be at least 1, got 0"),
-        (lambda: planted_scan().heads("inductoin"), "label must be one of induction, "),
-        (lambda: interp.Thresholds(sink=1.5), r"sink must be in \(0, 1\], got 1.5"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_in_words(call, message):
-    with pytest.raises(interp.InputError, match=message):
-        call()
 
 
 def test_a_context_too_short_for_a_probe_is_refused():
@@ -326,32 +249,7 @@ def test_a_model_that_looks_ahead_without_being_known_for_it_is_refused():
         interp.scan_heads(ahead, rows=1)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda frame: frame.assign(layer=[-1, 0, 0]),
-            "column layer must be from 0 to 999, got -1",
-        ),
-        (lambda frame: frame.assign(layer=[1, 0, 0]), "name made of layer and head"),
-        (lambda frame: pd.concat([frame, frame]), "one row per head"),
-        (
-            lambda frame: frame.assign(sink=[0.1, 7.0, 0.2]),
-            "column sink must be from 0 to 1, got 7",
-        ),
-        (lambda frame: frame.assign(sink=["a", "b", "c"]), "column sink must hold numbers"),
-        (lambda frame: frame.iloc[:0], "at least one head"),
-    ],
-)
-def test_a_table_edited_by_hand_into_nonsense_is_refused(tmp_path, change, message):
-    frame = planted_scan().frame
-    frame["labels"] = [";".join(labels) for labels in frame["labels"]]
-    change(frame).to_csv(tmp_path / "heads.csv", index=False)
-    with pytest.raises(interp.InputError, match=message):
-        interp.HeadScan.load(tmp_path / "heads.csv")
-
-
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_is_one_line_and_leaves_nothing(scan, tmp_path, monkeypatch):
     import errno
 
     def full(*args, **kwargs):
@@ -359,5 +257,5 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path, monkeypatc
 
     monkeypatch.setattr("pathlib.Path.write_text", full)
     with pytest.raises(interp.InputError, match="must have room: No space left on device"):
-        planted_scan().save(tmp_path / "new" / "heads.json")
+        scan.save(tmp_path / "new" / "heads.json")
     assert list(tmp_path.iterdir()) == []
