@@ -1,1 +1,1 @@
-"""Attention explained with numbers that are measured, and a lab to play with."""
+"""Attention explained with measured numbers, and an interactive page."""
