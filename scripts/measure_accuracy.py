@@ -46,15 +46,10 @@ def main(
         result = accuracy.measure_accuracy(strengths, heads=heads, seed=seed, progress=step.advance)
         step("training on one period")
         fooling = shortcut.positional_shortcut(seed=seed)
-        result["strengths"] = strengths
-        result["shortcut"] = {**asdict(fooling), "head": str(fooling.head)}
-        result["made_by"] = {
-            "seed": seed,
-            "heads": heads,
-            "table": table.name,
-            "versions": files.versions(),
-        }
-        files.write_json(scratch / "accuracy.json", result)
+        made_by = {"seed": seed, "heads": heads, "table": table.name, "versions": files.versions()}
+        more = {"shortcut": {**asdict(fooling), "head": str(fooling.head)}, "made_by": made_by}
+        result = accuracy.Accuracy({**result, "strengths": strengths, **more})
+        result.save(scratch / "accuracy.json")
         for ending in formats:
             plots.save_figure(plots.accuracy_curve(result), scratch / f"accuracy.{ending}")
         written = sorted(path.name for path in scratch.iterdir())

@@ -1,15 +1,14 @@
-"""Heads whose kind is known because they were made so: planted heads, and near misses.
+"""Heads of a known kind: planted heads, and near misses.
 
-A planted head puts a share of its attention on the places where its kind looks, and rests
-with what is left: on a sink, evenly on all keys, and at random, in proportions of its own. How
-strong it is varies from row to row and from query to query. A near miss looks almost where a
-kind looks, or only half of the time.
+A planted head puts a share of its attention on the targets of its kind, and the rest on a sink,
+evenly on all keys, and at random, in proportions of its own. Its strength varies from row to row
+and from query to query. A near miss attends almost to a kind's targets, or only half of the time.
 
-What each head is, is worked out from how it was made and never from its pattern. In a row that
-repeats with period p the earlier copies of the token at q are at q - p, q - 2p, ...; that alone,
-not the token ids and not `interp.kinds.targets`, says where to look, so that the truth is a second
-opinion on the whole way from tokens to labels. Only a kind that has no construction here is planted
-by its own rule.
+The kind of each head follows from its construction and never from its pattern. In a row that
+repeats with period p the earlier copies of the token at q are at q - p, q - 2p, ...; the built-in
+kinds get their targets from that alone, not from token ids and not from `interp.kinds.targets`, so
+that the truth is a second opinion on the whole way from tokens to labels. Only a kind without a
+construction here is planted by its own rule.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,14 +29,17 @@ from interp.kinds.scores import Thresholds, as_thresholds
 WIDE = 32
 """Width in tokens of the window that is too wide to be local."""
 
+Mask = Bool[Tensor, "row query key"]
+Pattern = Float[Tensor, "row query key"]
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of repeated tokens, and where things are in them by construction.
+    """Rows of repeated tokens, and their structure by construction.
 
     Attributes:
-        tokens: The ids.
-        periods: How far apart the copies are in each row.
+        tokens: Token ids.
+        periods: Distance between the copies in each row.
         opening: 1 if BOS opens every row, else 0.
     """
 
@@ -46,31 +48,32 @@ class Rows:
     opening: int
 
     @property
-    def back(self) -> Int[Tensor, "query=pos key=pos"]:
-        """How many tokens before the query each key is; negative ahead of it."""
-        place = torch.arange(self.tokens.shape[1])
-        return place[:, None] - place
+    def place(self) -> Int[Tensor, " pos"]:
+        """`0, 1, 2, ...`."""
+        return torch.arange(self.tokens.shape[1])
 
-    def shape_of(
-        self, places: Bool[Tensor, "query=pos key=pos"]
-    ) -> Bool[Tensor, "row query=pos key=pos"]:
+    @property
+    def back(self) -> Int[Tensor, "query=pos key=pos"]:
+        """Distance from each query back to each key; negative if the key is ahead."""
+        return self.place[:, None] - self.place
+
+    def shape_of(self, places: Bool[Tensor, "query=pos key=pos"]) -> Mask:
         """The same places in every row."""
         return repeat(places, "q k -> row q k", row=len(self.tokens))
 
-    def near_copies(self, shift: int) -> Bool[Tensor, "row query=pos key=pos"]:
+    def near_copies(self, shift: int) -> Mask:
         """The places `shift` after every earlier copy of the query's token: 0 is the copy."""
         copy = self.back + shift
         period = rearrange(self.periods, "row -> row 1 1")
-        key = torch.arange(self.tokens.shape[1])
-        real = (copy > 0) & (key - shift >= self.opening) & (self.back >= 0)
+        real = (copy > 0) & (self.place - shift >= self.opening) & (self.back >= 0)
         return (copy % period == 0) & real
 
 
 def draw_rows(generator: Generator, *, bos: int = 0) -> Rows:
     """6 to 18 rows of 48 to 144 tokens, each with a period of its own, with BOS or without.
 
-    Fewer rows cannot tell a head that looks a fixed distance back from one that matches: with
-    one or two, that distance may be right by chance for half of what is looked at.
+    Fewer rows cannot distinguish a head that looks a fixed distance back from one that matches:
+    with one or two, that distance may be right by chance for half of the queries.
     """
     n_rows, length, opened = (
         int(torch.randint(low, high + 1, (), generator=generator))
@@ -86,87 +89,66 @@ def draw_rows(generator: Generator, *, bos: int = 0) -> Rows:
     return Rows(probe.tokens, torch.tensor(probe.periods), opened)
 
 
-Places = Callable[[Rows, int, Generator], Bool[Tensor, "row query=pos key=pos"]]
-"""Where a head looks, in rows, with a sink column of its own, and luck; never ahead."""
+Places = Callable[[Rows, int, Generator], Mask]
+"""The keys that a head attends to, given its sink column and a generator; never ahead."""
 
 
-def _after_copy(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
-    return rows.near_copies(1)
-
-
-def _copy(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
-    return rows.near_copies(0)
+def _copies(shift: int) -> Places:
+    return lambda rows, *_: rows.near_copies(shift)
 
 
 def _distance(least: int, most: int) -> Places:
     """Keys that are `least` to `most` tokens back."""
-
-    def places(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
-        return rows.shape_of((rows.back >= least) & (rows.back <= most))
-
-    return places
+    return lambda rows, *_: rows.shape_of((rows.back >= least) & (rows.back <= most))
 
 
-def _column(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
-    key = torch.arange(rows.tokens.shape[1])
-    return rows.shape_of((rows.back > 0) & (key == column))
+def _column(rows: Rows, column: int, generator: Generator | None = None) -> Mask:
+    return rows.shape_of((rows.back > 0) & (rows.place == column))
 
 
 def _by_rule(kind: str) -> Places:
     """The targets of a kind by its own rule."""
 
-    def places(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+    def places(rows: Rows, *_: object) -> Mask:
         keys = kinds_of(causal=True)[kind](rows.tokens, width=Thresholds().window_width)
-        key = torch.arange(rows.tokens.shape[1])
-        return (rearrange(keys, "row q m -> row q m 1") == key).any(-2)
+        return (rearrange(keys, "row q m -> row q m 1") == rows.place).any(-2)
 
     return places
 
 
 STRIPES: dict[str, Places] = {
-    "induction": _after_copy,
-    "duplicate_token": _copy,
+    "induction": _copies(1),
+    "duplicate_token": _copies(0),
     "previous_token": _distance(1, 1),
     "current_token": _distance(0, 0),
 }
-"""The kinds that look at single places, which share one threshold."""
-
-
-def _two_after(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
-    return rows.near_copies(2)
-
-
-def _before_copy(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
-    return rows.near_copies(-1)
+"""The kinds with single targets, which share one threshold."""
 
 
 def _mean_period(shift: int) -> Places:
     """Keys as far back as copies are on average, whatever the row's own period, and `shift` on."""
 
-    def places(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
-        usual = (rows.tokens.shape[1] - rows.opening) // 2
-        return rows.shape_of(rows.back == usual - shift)
+    def places(rows: Rows, *_: object) -> Mask:
+        return rows.shape_of(rows.back == (len(rows.place) - rows.opening) // 2 - shift)
 
     return places
 
 
-def _scattered(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
-    """One key of each query, drawn from all it sees."""
-    n_rows, length = rows.tokens.shape
-    luck = torch.rand(n_rows, length, dtype=torch.float32, generator=generator)
-    chosen = (luck * torch.arange(1, length + 1)).long()
-    return torch.arange(length) == rearrange(chosen, "row q -> row q 1")
+def _scattered(rows: Rows, column: int, generator: Generator) -> Mask:
+    """One key of each query, drawn from all that it sees."""
+    share = torch.rand(rows.tokens.shape, dtype=torch.float32, generator=generator)
+    chosen = (share * (rows.place + 1)).long()
+    return rows.place == rearrange(chosen, "row q -> row q 1")
 
 
-def _forgotten(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+def _forgotten(rows: Rows, column: int, generator: Generator) -> Mask:
     """A column for the queries in the first half of the row; nothing after it."""
-    query = torch.arange(rows.tokens.shape[1])
-    early = rearrange(query < rows.tokens.shape[1] // 2, "q -> q 1")
-    return _column(rows, column, generator) & early
+    early = rearrange(rows.place < len(rows.place) // 2, "q -> q 1")
+    return _column(rows, column) & early
 
 
 def _in_half_of_the_rows(places: Places) -> Places:
-    def half(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
+    def half(rows: Rows, column: int, generator: Generator) -> Mask:
         n_rows = len(rows.tokens)
         on = torch.randperm(n_rows, generator=generator) < n_rows // 2
         return places(rows, column, generator) & rearrange(on, "row -> row 1 1")
@@ -175,24 +157,23 @@ def _in_half_of_the_rows(places: Places) -> Places:
 
 
 def _at_every_other_query(places: Places) -> Places:
-    def half(rows: Rows, column: int, generator: Generator) -> Bool[Tensor, "row q k"]:
-        on = torch.arange(rows.tokens.shape[1]) % 2 == 0
-        return places(rows, column, generator) & rearrange(on, "q -> q 1")
+    def half(rows: Rows, column: int, generator: Generator) -> Mask:
+        return places(rows, column, generator) & rearrange(rows.place % 2 == 0, "q -> q 1")
 
     return half
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a planted head does.
+    """The behaviour of a planted head.
 
     Attributes:
-        places: Where it looks; evenly, where that is more than one key.
+        places: Keys that it attends to; evenly, if there is more than one.
         kind: The kind that it is if strong enough; None for a near miss.
-        nearly: The kind that a near miss is taken for by a careless eye.
+        nearly: The kind that a near miss resembles.
         elsewhere: Whether its sink is never the first token.
-        most: A near miss is never stronger than this.
-        factor: Of its strength, so that a head can do its work by halves.
+        most: Highest strength of a near miss.
+        factor: Factor of its strength, for a head that works by halves.
     """
 
     places: Places
@@ -203,7 +184,7 @@ class Role:
     factor: float = 1.0
 
 
-# Half of it stays below every threshold, also where the half of the rows that works has most of
+# Half of it stays below every threshold, also if the half of the rows that works has most of
 # the queries that count: up to five eighths.
 _HALF = 0.6
 
@@ -214,17 +195,17 @@ KINDS: dict[str, Role] = {
     "sink elsewhere": Role(_column, "sink", elsewhere=True),
 }
 KINDS |= {label: Role(_by_rule(kind), kind) for kind, label in LABELS.items() if label not in KINDS}
-"""Heads that do what a kind of head does, by name."""
+"""Heads of each kind, by name."""
 
 NEAR_MISSES: dict[str, Role] = {
     "nothing": Role(_column, factor=0.0),
-    "even": Role(lambda rows, column, generator: rows.shape_of(rows.back >= 0)),
+    "even": Role(lambda rows, *_: rows.shape_of(rows.back >= 0)),
     "scattered": Role(_scattered),
     "two back": Role(_distance(2, 2), nearly="previous_token"),
     "mean period, next": Role(_mean_period(1), nearly="induction"),
     "mean period": Role(_mean_period(0), nearly="duplicate_token"),
-    "two after the copy": Role(_two_after, nearly="induction"),
-    "before the copy": Role(_before_copy, nearly="duplicate_token"),
+    "two after the copy": Role(_copies(2), nearly="induction"),
+    "before the copy": Role(_copies(-1), nearly="duplicate_token"),
     "wide window": Role(_distance(0, WIDE - 1), nearly="local_window"),
     "forgotten sink": Role(_forgotten, nearly="sink", elsewhere=True),
     **{
@@ -239,7 +220,7 @@ NEAR_MISSES: dict[str, Role] = {
         )
     },
 }
-"""Heads that look like a kind of head and are not, or do nothing at all, by name."""
+"""Heads that resemble a kind, or do nothing at all, by name."""
 
 ROLES = KINDS | NEAR_MISSES
 
@@ -249,20 +230,20 @@ class Planted:
     """One planted head.
 
     Attributes:
-        role: Its name in `ROLES`.
-        strength: As asked for (see `plant`).
-        pattern: Its attention in each row.
-        expected: The same without luck, but for each row's own strength.
-        excess: By kind, what `expected` puts on the kind's targets beyond even attention: what
+        role: Name in `ROLES`.
+        strength: Strength as planted (see `plant`).
+        pattern: Attention in each row.
+        expected: The same without randomness, but for each row's own strength.
+        excess: By kind, the mass of `expected` on the kind's targets beyond even attention: what
             the head is in these rows.
         usual_excess: The same with the usual strength in every row: what it is on average.
-        column: Where it rests, if it does.
+        column: Its sink column, if it has one.
     """
 
     role: str
     strength: float
-    pattern: Float[Tensor, "row query=pos key=pos"]
-    expected: Float[Tensor, "row query=pos key=pos"]
+    pattern: Pattern
+    expected: Pattern
     excess: Mapping[str, float]
     usual_excess: Mapping[str, float]
     column: int
@@ -284,23 +265,23 @@ def plant(
 ) -> Planted:
     """Make a head.
 
-    What is left of its attention, and all of it where a query has nothing to look at, goes to a
-    sink column, evenly to all keys and at random, in proportions drawn evenly from all there are.
-    In half of the heads the sink column is the first token, in the others one of the first
-    quarter. The random part is the softmax of normal scores of a spread from 0.5 to 3. The
-    strength is drawn for each row, and again for each query, around the one asked for.
+    The rest of its attention, and all of it for a query without targets, goes to a sink column,
+    evenly to all keys and at random, in proportions drawn uniformly. In half of the heads the
+    sink column is the first token, in the others one of the first quarter. The random part is
+    the softmax of normal scores of a spread from 0.5 to 3. The strength is drawn for each row,
+    and again for each query, around the given one.
 
     Args:
-        rows: What it attends to.
+        rows: Rows that it attends to.
         role: Name in `ROLES`.
         strength: For a head of a kind, the excess over even attention that it has on average,
-            (mass on targets - chance) / (1 - chance), or as much of that as there can be. For a
-            near miss, the share of attention on the places where it looks.
-        generator: Of all luck.
-        thresholds: For the width of a window, and for what makes a column a sink.
+            (mass on targets - chance) / (1 - chance), or as much of that as possible. For a
+            near miss, the share of attention on its keys.
+        generator: Random generator.
+        thresholds: Thresholds, for the width of a window and for sink columns.
 
     Raises:
-        InputError: If there is no such role, or strength is not in [0, 1].
+        InputError: If the role is unknown, or strength is not in [0, 1].
     """
     if role not in ROLES:
         raise InputError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
@@ -313,16 +294,23 @@ def plant(
     work = places / places.sum(-1, keepdim=True).clamp(min=1)
     active = places.any(-1)
     to_sink, to_all, at_random = _shares(generator)
-    if part.kind == "sink" or part.nearly == "sink":
+    if "sink" in (part.kind, part.nearly):
         to_sink, to_all = 0.0, to_sink + to_all
     even = _softmax(torch.zeros_like(work))
-    idle = torch.where(_column(rows, column, generator).any(-1, keepdim=True), 1.0, 0.0)
-    sink = _column(rows, column, generator) * idle + even * (1 - idle)
+    in_column = _column(rows, column)
+    sink = torch.where(in_column.any(-1, keepdim=True), in_column.float(), even)
     rest = to_sink * sink + (1 - to_sink) * even
 
     share = part.factor * min(strength, part.most)
     if part.kind is not None:
-        share = _share_for(strength, part.kind, rows, work, active, rest, column, thresholds)
+        targets, counted = _targets(rows, part.kind, thresholds)
+        if part.kind == "sink":
+            targets, counted = _sink_targets(rows, torch.full_like(rows.periods, column))
+        # The score goes from that of rest to that of work in proportion to the share.
+        resting, chance = _scores(rest, targets, counted)
+        working, _ = _scores(_mix(active.float(), work, rest), targets, counted)
+        wanted = chance + strength * (1 - chance)
+        share = min(1.0, max(0.0, (wanted - resting) / (working - resting)))
     in_rows, in_queries = _unsteady(share, active.shape, generator)
     expected = _mix(in_rows * active, work, rest)
     usual = _mix(share * active, work, rest)
@@ -342,48 +330,41 @@ def plant(
 
 
 def planned_excess(
-    rows: Rows,
-    expected: Float[Tensor, "row query=pos key=pos"],
-    column: int,
-    thresholds: Thresholds,
+    rows: Rows, expected: Pattern, column: int, thresholds: Thresholds
 ) -> dict[str, float]:
-    """By kind: how much of `expected` lands on its targets, beyond even attention.
+    """By kind: the mass of `expected` on its targets, beyond even attention.
 
-    0 for even attention, 1 when all is on target; worked out from where the copies are.
+    It is 0 for even attention and 1 if all is on target, and follows from the places of copies.
     """
-    found = {}
+    excess = {}
     for kind in LABELS:
+        targets, counted = _targets(rows, kind, thresholds)
         if kind == "sink":
             also = _draws_everywhere(expected, column, thresholds)
             targets, counted = _sink_targets(rows, torch.where(also, column, 0))
-        else:
-            targets, counted = _targets(rows, kind, thresholds)
         score, chance = _scores(expected, targets, counted)
-        found[kind] = (score - chance) / (1 - chance)
-    return found
+        excess[kind] = (score - chance) / (1 - chance)
+    return excess
 
 
 @lru_cache(maxsize=len(LABELS))
 def _targets(
     rows: Rows, kind: str, thresholds: Thresholds
-) -> tuple[Bool[Tensor, "row query=pos key=pos"], Bool[Tensor, "row query=pos"]]:
-    """Where the kind should look, and which queries count: those that can be told.
+) -> tuple[Mask, Bool[Tensor, "row query"]]:
+    """The targets of a kind, and the queries that count.
 
-    The first token is where heads rest: as a query, and as what should be looked at, it is out.
+    The first token is the usual sink: it does not count as a query, nor as a target.
     """
-    back = rows.back
+    if kind == "sink":
+        return _sink_targets(rows, torch.zeros_like(rows.periods))
     if kind == "local_window":
         width = thresholds.window_width
-        query = torch.arange(len(back))
-        # The first token lies before the window.
-        return rows.shape_of((back >= 0) & (back < width)), _all_rows(rows, query >= width)
-    if kind in ("previous_token", "current_token"):
-        targets = rows.shape_of(back == (kind == "previous_token"))
-    elif kind in STRIPES:
-        targets = rows.near_copies(int(kind == "induction"))
-    else:
+        # The first token is before the window.
+        return _distance(0, width - 1)(rows, 0, Generator()), _all_rows(rows, rows.place >= width)
+    if kind not in STRIPES:
         targets = _by_rule(kind)(rows, 0, Generator())
         return targets, targets.any(-1)
+    targets = STRIPES[kind](rows, 0, Generator())
     counted = targets.any(-1) & ~targets[:, :, 0]
     counted[:, 0] = False
     return targets, counted
@@ -391,31 +372,28 @@ def _targets(
 
 def _sink_targets(
     rows: Rows, column: Int[Tensor, " row"]
-) -> tuple[Bool[Tensor, "row query=pos key=pos"], Bool[Tensor, "row query=pos"]]:
+) -> tuple[Mask, Bool[Tensor, "row query"]]:
     """The first token and `column`, which may be the same, for the queries after them."""
-    key = torch.arange(rows.tokens.shape[1])
-    chosen = (key == 0) | (key == column[:, None])
+    chosen = (rows.place == 0) | (rows.place == column[:, None])
     targets = (rows.back > 0) & rearrange(chosen, "row k -> row 1 k")
-    return targets, _all_rows(rows, key > 0)
+    return targets, _all_rows(rows, rows.place > 0)
 
 
-def _all_rows(rows: Rows, queries: Bool[Tensor, " query=pos"]) -> Bool[Tensor, "row query=pos"]:
+def _all_rows(rows: Rows, queries: Bool[Tensor, " query"]) -> Bool[Tensor, "row query"]:
     return repeat(queries, "q -> row q", row=len(rows.tokens))
 
 
 def _scores(
-    expected: Float[Tensor, "row query=pos key=pos"],
-    targets: Bool[Tensor, "row query=pos key=pos"],
-    counted: Bool[Tensor, "row query=pos"],
+    expected: Pattern, targets: Mask, counted: Bool[Tensor, "row query"]
 ) -> tuple[float, float]:
     """Mean mass on the targets over the counted queries, and the same for even attention."""
-    seen = torch.arange(1, targets.shape[1] + 1)
+    visible = torch.arange(1, targets.shape[1] + 1)
     mass = (expected * targets).sum(-1)[counted].mean()
-    return mass.item(), (targets.sum(-1) / seen)[counted].mean().item()
+    return mass.item(), (targets.sum(-1) / visible)[counted].mean().item()
 
 
 def _draws_everywhere(
-    expected: Float[Tensor, "row query=pos key=pos"], column: int, thresholds: Thresholds
+    expected: Pattern, column: int, thresholds: Thresholds
 ) -> Bool[Tensor, " row"]:
     """Whether the nearer and the farther half of the queries after `column` give it enough."""
     given = expected[:, column + 1 :, column]
@@ -424,35 +402,7 @@ def _draws_everywhere(
     return (halves >= thresholds.sink_column).all(0)
 
 
-def _share_for(
-    strength: float,
-    kind: str,
-    rows: Rows,
-    work: Float[Tensor, "row query=pos key=pos"],
-    active: Bool[Tensor, "row query=pos"],
-    rest: Float[Tensor, "row query=pos key=pos"],
-    column: int,
-    thresholds: Thresholds,
-) -> float:
-    """The share of `work` that makes a head whose excess is `strength`, as near as can be.
-
-    The score goes from what rest gives to what work gives in proportion to the share.
-    """
-    if kind == "sink":
-        targets, counted = _sink_targets(rows, torch.full_like(rows.periods, column))
-    else:
-        targets, counted = _targets(rows, kind, thresholds)
-    resting, chance = _scores(rest, targets, counted)
-    working, _ = _scores(_mix(active.float(), work, rest), targets, counted)
-    wanted = chance + strength * (1 - chance)
-    return min(1.0, max(0.0, (wanted - resting) / (working - resting)))
-
-
-def _mix(
-    share: Float[Tensor, "row query"],
-    work: Float[Tensor, "row query key"],
-    rest: Float[Tensor, "row query key"],
-) -> Float[Tensor, "row query key"]:
+def _mix(share: Float[Tensor, "row query"], work: Pattern, rest: Pattern) -> Pattern:
     share = rearrange(share, "row q -> row q 1")
     return share * work + (1 - share) * rest
 
@@ -460,10 +410,10 @@ def _mix(
 def _unsteady(
     share: float, shape: torch.Size, generator: Generator
 ) -> tuple[Float[Tensor, "row 1"], Float[Tensor, "row query"]]:
-    """The share in each row, and in each query of it: in [0, 1], and on average as it was.
+    """The share in each row, and in each query of it: in [0, 1], and `share` on average.
 
-    Of the most that it can vary, min(share, 1 - share), the standard deviation is about .13 over
-    rows and .4 over queries. Over the labelled heads of SmolLM2-135M the medians are .12 and .5.
+    In units of its largest variation, min(share, 1 - share), the standard deviation is about .13
+    over rows and .4 over queries. The labelled heads of SmolLM2-135M have medians of .12 and .5.
     """
     of_row, of_query, of_head = (
         torch.rand(size, dtype=torch.float32, generator=generator)
@@ -475,7 +425,7 @@ def _unsteady(
 
 
 def _shares(generator: Generator) -> tuple[float, float, float]:
-    """Three shares that sum to 1, drawn evenly from all there are: Dirichlet (1, 1, 1)."""
+    """Three shares that sum to 1, drawn uniformly: Dirichlet (1, 1, 1)."""
     low, high = torch.rand(2, dtype=torch.float32, generator=generator).sort().values.tolist()
     return low, high - low, 1 - high
 
@@ -487,6 +437,6 @@ def _draw_column(rows: Rows, role: Role, generator: Generator) -> int:
     return 0 if plain_sink or (first and not role.elsewhere) else other
 
 
-def _softmax(scores: Float[Tensor, "row query key"]) -> Float[Tensor, "row query key"]:
+def _softmax(scores: Pattern) -> Pattern:
     later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
     return scores.masked_fill(later, -torch.inf).softmax(-1)

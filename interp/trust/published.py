@@ -1,19 +1,17 @@
-"""The heads that papers name, and whether a scan agrees.
+"""The heads that papers describe, and whether a scan agrees.
 
 The table `published.csv` has one row for each head and kind: model, layer, head, kind,
-condition, source. The kind is in the words of our labels: Wang et al.'s "negative name movers"
-of GPT-2, which copy suppression explains (McDougall et al. 2023), push down the answer that
-their attention finds, and are anti-induction heads here. A `condition` says that the head was
-named for what it does on some prompts only; then no scan of ours can confirm or refute it.
-GPT-2's L5H8 and L5H9 are of that sort: induction heads on prompts about indirect objects,
-idle on random repeats.
+condition, source. The kind is one of our labels: Wang et al.'s "negative name movers" of GPT-2,
+which copy suppression explains (McDougall et al. 2023), lower the logit of the answer that
+their attention finds, and are anti-induction heads here. A `condition` says that the paper
+describes the head on some prompts only; then a scan can neither confirm nor refute it. GPT-2's
+L5H8 and L5H9 are examples: induction heads on prompts about indirect objects, idle on random
+repeats.
 """
 
 from importlib import resources
 
 import pandas as pd
-from jaxtyping import Float
-from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
@@ -30,7 +28,7 @@ def published_heads(model: str | None = None) -> pd.DataFrame:
     """The published table: model, layer, head, kind, condition and source of each head.
 
     Args:
-        model: Only this model's heads. Its hub id, with or without the owner.
+        model: Hub id, with or without the owner, to get only this model's heads.
 
     Raises:
         InputError: If nothing is published for the model.
@@ -53,27 +51,26 @@ def published_heads(model: str | None = None) -> pd.DataFrame:
 
 
 def compare_with_published(scan: HeadScan, model: str | None = None) -> pd.DataFrame:
-    """Set what papers say about heads of a model beside what a scan of it says.
+    """Compare a scan with the heads that papers describe in the same model.
 
     Args:
-        scan: Of that model.
-        model: Which; if left out, the one that the scan says it was made from.
+        scan: Scan of that model.
+        model: Name of the model; the one in the scan's record if left out.
 
     Returns:
         One row for each published head. `name`, `kind`, `condition` and `source` are the
         paper's; `label` and `labels` the scan's; `score` the scan's mean attention mass on that
         kind's targets, in [0, 1] (for anti-induction those of induction);
         `induction_logit_effect` the scan's, in logits. `agrees` says whether the kind is among
-        the labels. It is missing where the head was named under a condition, where the scan
-        has no such head or could not measure it, and for anti-induction where the scan does
-        not know the effect's sign.
+        the labels. It is missing if the paper gives a condition, if the scan does not have the
+        head or could not measure it, and for anti-induction if the scan has no effects.
 
     Raises:
-        InputError: If nothing is published for the model, or none is named.
+        InputError: If nothing is published for the model, or the scan does not name its model.
     """
     name = model or scan.made_by.get("model")
     if not name:
-        raise InputError("model must be named: the scan does not say which it was made from")
+        raise InputError("model must be given: the scan's record does not name it")
     rows = []
     seen = {row["name"]: row for row in scan.frame.to_dict("records")}
     for paper in published_heads(name).to_dict("records"):
@@ -100,43 +97,6 @@ def compare_with_published(scan: HeadScan, model: str | None = None) -> pd.DataF
         )
     types = {"score": "Float64", EFFECT: "Float64", "agrees": "boolean"}
     return pd.DataFrame.from_records(rows).astype(types)
-
-
-def by_stripe_and_sign(
-    stripe: Float[Tensor, "layer head"],
-    effect: Float[Tensor, "layer head"],
-    *,
-    threshold: float,
-    least_effect: float = 0.0,
-) -> dict[str, list[Head]]:
-    """Tell induction from anti-induction heads: attention finds the match, the effect its sign.
-
-    Both kinds attend to what followed an earlier copy of the query's token. One raises the
-    logit of the token it finds there, the other lowers it.
-
-    Args:
-        stripe: Mean attention mass on induction targets, in [0, 1].
-        effect: Direct effect through that attention alone on the logit of the right next
-            token, in logits. Its size shrinks with the number of layers.
-        threshold: Least stripe of either kind.
-        least_effect: The effect's size must be above this.
-
-    Returns:
-        The heads of each kind, the strongest stripe first; in neither are those that match
-        without an effect.
-
-    Example:
-        >>> import torch
-        >>> stripe, effect = torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[1.0, -1.0, 1.0]])
-        >>> by_stripe_and_sign(stripe, effect, threshold=0.4)
-        {'induction': [L0H0], 'anti-induction': [L0H1]}
-    """
-    matching = [Head(*where) for where in (stripe >= threshold).nonzero().tolist()]
-    matching.sort(key=lambda head: -float(stripe[head]))
-    return {
-        INDUCTION: [head for head in matching if effect[head] > least_effect],
-        ANTI_INDUCTION: [head for head in matching if effect[head] < -least_effect],
-    }
 
 
 def _score_of(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""How much a score depends on what should not matter: scans under several conditions."""
+"""The dependence of scores on irrelevant conditions: scans with other seeds, lengths, formats."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ def compare_scans(scans: Mapping[str, HeadScan]) -> pd.DataFrame:
     """Scores of the same heads under several conditions, and which labels flip.
 
     Args:
-        scans: Of one model, by condition; the first is what the others are compared with.
+        scans: Scans of one model, by condition; the others are compared with the first.
 
     Returns:
         One row for each head and kind that holds under some condition: `name`, `kind`, the

@@ -1,8 +1,8 @@
-"""A model that is fooled by a fixed period, and so fools whoever looks for a stripe.
+"""A model with a stripe of position alone, which looks like an induction head and is not.
 
-Trained on rows `[x, x]` of one period only, a small model need not find the earlier copy of a
-token: it is enough to look as far back as the period says. Its attention then has the stripe of
-an induction head, on rows of that period, whatever the tokens.
+A small model that is trained on rows `[x, x]` of one period only need not find the earlier copy of
+a token: it is enough to look back by that period. Its attention then has the stripe of an
+induction head, on rows of that period, whatever the tokens.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class AttentionOnly(nn.Module):
 
     Args:
         vocabulary: Number of ids.
-        length: Tokens in a row at most.
-        generator: For the first weights.
+        length: Most tokens in a row.
+        generator: Generator of the first weights.
         d_model: Width of the residual stream.
         n_heads: Heads in a layer.
         n_layers: Layers.
@@ -74,20 +74,20 @@ class AttentionOnly(nn.Module):
 
 @dataclass(frozen=True)
 class Shortcut:
-    """What is seen of the head with the strongest stripe, on rows of the one period and others.
+    """The head with the strongest stripe, on rows of the one period and on others.
 
     Attributes:
-        head: Which it is.
-        steps: Of training.
-        period: That the model was trained on.
-        naive_stripe: Mean attention `period - 1` tokens back on rows of that period, as is
-            usual: the mean of one diagonal of the pattern.
-        without_repeats: The same on rows in which no token comes twice: what is left of the
-            stripe is position alone.
-        label: By `interp.classify_heads`, on rows that each have a period of their own.
-        labels: All that hold there.
+        head: Its name.
+        steps: Steps of training.
+        period: The period in training.
+        naive_stripe: Mean attention `period - 1` tokens back on rows of that period, the usual
+            measure: the mean of one diagonal of the pattern.
+        without_repeats: The same on rows in which no token comes twice: a stripe there is
+            position alone.
+        label: Label by `interp.classify_heads`, on rows that each have a period of their own.
+        labels: All labels there.
         score: The induction score there.
-        chance: What even attention would score there.
+        chance: The score of even attention there.
     """
 
     head: Head
@@ -102,7 +102,7 @@ class Shortcut:
 
 
 PERIOD = 24
-"""The only period that the model sees."""
+"""The only period in training."""
 
 VOCABULARY = 128
 
@@ -110,17 +110,20 @@ VOCABULARY = 128
 def naive_stripe(
     pattern: Float[Tensor, "layer batch head query=pos key=pos"], period: int
 ) -> Float[Tensor, "layer head"]:
-    """Mean of the diagonal `period - 1` tokens back: how induction heads are usually found."""
+    """Mean of the diagonal `period - 1` tokens back, by which induction heads are usually found."""
     return pattern.diagonal(1 - period, dim1=-2, dim2=-1).mean((1, -1))
 
 
 def train_on_one_period(
     *, seed: int, enough: float = 0.9, most: int = 1500
 ) -> tuple[AttentionOnly, int]:
-    """Train until some head's `naive_stripe` is `enough`, or for `most` steps; with the steps.
+    """Train until some head's `naive_stripe` is `enough`, or for `most` steps.
 
     AdamW at 3e-3 on 64 fresh rows a step, each twice the same `PERIOD` random tokens; the loss
-    is on the second copy. Fewer than a thousand steps, less than a minute.
+    is on the second copy. It takes fewer than a thousand steps, less than a minute.
+
+    Returns:
+        The model, and the number of steps.
     """
     luck = Generator().manual_seed(seed)
     model = AttentionOnly(VOCABULARY, 2 * PERIOD, luck)
@@ -139,7 +142,7 @@ def train_on_one_period(
 
 
 def positional_shortcut(*, seed: int) -> Shortcut:
-    """Train the model and look at its strongest stripe: once naively, once by its label."""
+    """Train the model and measure its strongest stripe, naively and by its label."""
     model, steps = train_on_one_period(seed=seed)
     luck = Generator().manual_seed(seed + 1)
     twice, once = _rows(PERIOD, 64, luck).repeat(1, 2), _rows(2 * PERIOD, 64, luck)
@@ -164,19 +167,18 @@ def positional_shortcut(*, seed: int) -> Shortcut:
 
 
 def lines(found: Shortcut) -> list[str]:
-    """What a person wants to know of it, line by line."""
+    """The result as lines to print."""
     return [
         f"{found.head} of a model trained for {found.steps} steps on rows of period"
         f" {found.period} alone:",
         f"  stripe on such rows {found.naive_stripe:.2f}, and"
-        f" {found.without_repeats:.2f} where nothing repeats: it is position alone",
+        f" {found.without_repeats:.2f} if nothing repeats: it is position alone",
         f"  on rows with periods of their own: induction {found.score:.2f}"
         f" (chance {found.chance:.2f}), labelled {found.label}",
     ]
 
 
 def _rows(length: int, number: int, generator: Generator) -> Int[Tensor, "row pos"]:
-    """Rows of random ids, none twice in a row."""
-    return torch.rand(number, VOCABULARY, dtype=torch.float32, generator=generator).argsort(-1)[
-        :, :length
-    ]
+    """Rows of random ids, each at most once in a row."""
+    order = torch.rand(number, VOCABULARY, dtype=torch.float32, generator=generator).argsort(-1)
+    return order[:, :length]

@@ -1,3 +1,5 @@
+"""The accuracy on planted heads, and that a classifier with a fault fails the test."""
+
 from collections import Counter
 from dataclasses import replace
 
@@ -12,7 +14,7 @@ from interp.kinds.kind import LABELS
 from interp.kinds.labels import HeadLabel
 from interp.kinds.targets import duplicate_token
 from interp.trust import accuracy
-from interp.trust.accuracy import Judged
+from interp.trust.accuracy import Accuracy, Judged
 from interp.trust.planted import KINDS, NEAR_MISSES, ROLES, STRIPES
 
 TABLE = ROOT / "figures" / "heads.csv"
@@ -82,7 +84,7 @@ def test_labels_are_right_at_the_strength_of_real_heads(some):
 
 
 def test_no_near_miss_is_taken_for_what_it_nearly_is(some):
-    records = accuracy.by_role(some, NEAR_MISSES, THRESHOLDS)
+    records = accuracy.by_role(some, NEAR_MISSES)
     assert [record["role"] for record in records] == list(NEAR_MISSES)
     assert all(record["heads"] for record in records)
     assert sum(record.get("fooled", 0) for record in records) == 0
@@ -99,8 +101,8 @@ def test_a_classifier_with_a_fault_is_found_out(fault, strengths, monkeypatch):
         monkeypatch.setattr("interp.kinds.labels.excess", lambda score, chance: 1.0)
     else:
         monkeypatch.setattr("interp.kinds.labels.excess", lambda score, chance: score * 0.8)
-    wrong = [head for head in judged(strengths, 100) if head.verdict.label != head.truth]
-    assert len(wrong) >= 5
+    wrong = [head for head in judged(strengths, 60) if head.verdict.label != head.truth]
+    assert len(wrong) >= 3
 
 
 def test_the_label_at_the_same_thresholds_is_the_label(some):
@@ -150,6 +152,14 @@ def test_the_same_luck_gives_the_same_heads_and_other_luck_does_not(strengths):
     assert [head.verdict.scores for head in one] != [head.verdict.scores for head in other]
 
 
-def test_too_few_heads_are_refused(strengths):
-    with pytest.raises(InputError, match="heads must be at least 336, got 335"):
-        accuracy.measure_accuracy(strengths, heads=335, seed=0)
+def test_the_result_survives_its_file_and_is_a_table(tmp_path, some):
+    with pytest.raises(InputError, match=r"^heads must"):
+        accuracy.measure_accuracy({}, heads=accuracy.FEWEST - 1, seed=0)
+    sizes = {"report": len(some)}
+    table = accuracy.confusion(some)
+    result = Accuracy({"accuracy": 0.99, "interval": [0.9, 1], "confusion": table, "sizes": sizes})
+    result.save(tmp_path / "accuracy.json")
+    again = Accuracy.load(tmp_path / "accuracy.json")
+    assert again.to_json() == result.to_json()
+    assert again.to_frame().loc["mixed", "induction"] == table["mixed"]["induction"]
+    assert "0.9900 [0.9000, 1.0000] of 300" in repr(again)

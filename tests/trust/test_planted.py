@@ -1,3 +1,5 @@
+"""Planted heads are what they were planned to be, by two ways to the same number."""
+
 import pytest
 import torch
 
@@ -73,7 +75,7 @@ def test_every_head_attends_like_a_head(role):
 def test_the_classifier_measures_what_was_planned(role):
     """Two ways to the same number: from the token ids, and from the periods."""
     generator, off = luck(), dict.fromkeys(LABELS, 0.0)
-    for _ in range(8):
+    for _ in range(5):
         rows = draw_rows(generator)
         head = plant(rows, role, 0.6, generator=generator)
         expected, drawn = (
@@ -85,7 +87,7 @@ def test_the_classifier_measures_what_was_planned(role):
             measured = excess(expected.scores[kind], expected.chance[kind])
             assert measured == pytest.approx(planned, abs=0.02 if kind == "sink" else 1e-5), kind
             off[kind] += excess(drawn.scores[kind], drawn.chance[kind]) - planned
-    assert all(abs(total / 8) < 0.03 for total in off.values()), off
+    assert all(abs(total / 5) < 0.03 for total in off.values()), off
 
 
 REACHED = [
@@ -169,9 +171,9 @@ def test_heads_are_unsteady_but_on_average_as_strong_as_asked():
     assert mass.mean().item() == pytest.approx(planned.mean().item(), abs=0.01)
 
 
-def test_mistakes_are_told():
+def test_an_unknown_role_and_a_strength_out_of_range_are_refused():
     rows = Rows(torch.tensor([[1, 2, 3, 4] * 4]), torch.tensor([4]), 0)
-    with pytest.raises(InputError, match=r"role must be one of induction, .*, got 'idle'"):
+    with pytest.raises(InputError, match="role must be one of induction"):
         plant(rows, "idle", 0.5, generator=luck())
-    with pytest.raises(InputError, match=r"strength must be in \[0, 1\], got 1.2"):
+    with pytest.raises(InputError, match="strength must be in"):
         plant(rows, "induction", 1.2, generator=luck())
