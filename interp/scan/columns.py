@@ -141,7 +141,8 @@ def columns_page() -> str:
     kinds = ", ".join(f"`{kind}`" for kind in KINDS)
     lines = [
         "# Columns of a scan\n",
-        f"One row per head. `<kind>` is each of {kinds}",
+        "One row per head. `<kind>` is each of",
+        kinds,
         "(`next_token` in bidirectional models only), `<drawn>` each that goes by position.",
         "A value that was not measured is missing.\n",
         "| column | type | range | meaning |\n|---|---|---|---|",

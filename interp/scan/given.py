@@ -1,4 +1,4 @@
-"""A table of heads from a file of patterns: what that tells, and what only a model can tell."""
+"""A table of heads from a file of patterns, without a model."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ from interp.scan.table import HeadScan
 WITHOUT_MODEL = "patterns were given, and no model to run"
 
 SHOWN = 256
-"""Tokens of a prompt that a figure of given patterns shows."""
+"""Number of tokens that a figure of given patterns shows."""
 
 
 def scan_given(
@@ -31,13 +31,10 @@ def scan_given(
     learned_sinks: bool = False,
     causal: bool = True,
 ) -> HeadScan:
-    """The heads of `given`, which were read from the files `patterns` and `tokens`.
+    """The heads of `given`, which was read from the files `patterns` and `tokens`.
 
-    The record names the files and their SHA-256, the number format that they are in, and what
-    was taken for special. What only a model can tell is absent, and `left_out` says so.
-
-    Raises:
-        InputError: If they are no attention over the tokens, as `interp.classify_heads` says.
+    The record has the files with their SHA-256, the number format and the special tokens;
+    `left_out` names the columns that need a model.
     """
     verdicts = classify_heads(given, special=special, learned_sinks=learned_sinks, causal=causal)
     rows, length = given.tokens.shape
@@ -61,9 +58,9 @@ def scan_given(
 def first_prompt(
     given: Layers, *, learned_sinks: bool = False, causal: bool = True
 ) -> AttentionPatterns:
-    """The first tokens of the first prompt.
+    """Patterns of the first `SHOWN` tokens of the first prompt.
 
-    Causal attention to them is whole by itself; other attention is read whole, and then cut.
+    Causal attention is cut first; bidirectional attention is read in full and then cut.
     """
     ids = given.tokens[:1]
     start = int((ids[0] != NONE).int().argmax())

@@ -1,4 +1,4 @@
-"""A scan as a person reads it in a terminal: how many heads of each kind, and which."""
+"""The terminal report of a scan: how many heads of each kind, and which."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from interp.text import prose
 
 
 def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
-    """The summary, the `top` strongest heads of each kind, and what was run.
+    """The summary, the `top` strongest heads of each kind, and the rows that were run.
 
     Yields:
-        What rich prints, from top to bottom. Plain text where there is no terminal. Names may be
-        anyone's: what has no shape in them, and could steer a terminal, is there by its number.
+        Tables and lines for rich to print. Invisible characters in names, which could control a
+        terminal, appear as their code points.
     """
     for part in _parts(scan, top):
         yield prose(part) if isinstance(part, str) else part
@@ -29,23 +29,23 @@ def _parts(scan: HeadScan, top: int) -> Iterator[Table | str]:
     model = scan.made_by.get("model", "attention patterns")
     yield f"{model}: {len(scan.frame)} heads by their most specific label"
     yield _summary(scan)
-    yield "also: further heads that have the label beside a more specific one"
+    yield "also: heads with this label and a more specific one"
     if any(scan.heads(label) for label in _labels(scan)):
         yield f"The {top} strongest heads of each kind"
         yield _strongest(scan, top)
     else:
-        yield "No head carries any of these labels. The highest scores:"
+        yield "No head has any of these labels. The highest scores:"
         yield _highest(scan)
     yield "score: mean attention mass on the kind's targets, from 0 to 1"
     if "induction_low" in scan.frame and len(scan.frame["induction_low"].dropna()):
-        yield "95 %: bootstrap interval over rows, each of which has a period of its own"
-    yield "chance: what attention spread evenly would score; on text: the score on natural text"
+        yield "95 %: bootstrap interval over rows, each with a different period"
+    yield "chance: score of attention spread evenly; on text: score on natural text"
     if "induction_null_99" in scan.frame:
-        yield "null: 99 % quantile where there is nothing to find; a label needs more"
+        yield "null: 99 % quantile of the score where there is nothing to find; a label needs more"
     if EFFECT in scan.frame:
         yield (
-            "effect: on the logit of the right next token, through the induction targets alone;"
-            " heads far from the output have little of it and work through later layers"
+            "effect: direct effect on the logit of the right next token, through the induction"
+            " targets; early heads have little, since they act through later layers"
         )
     left_out = scan.made_by.get("left_out", {})
     for reason in dict.fromkeys(left_out.values()):
@@ -75,12 +75,12 @@ def _strongest(scan: HeadScan, top: int) -> Table:
             table.add_row(
                 label if number == 0 else "",
                 row["name"],
-                _figure(row[kind]),
+                _number(row, kind),
                 _interval(row, kind),
-                _figure(row.get(f"{kind}_chance", pd.NA)),
-                _figure(row.get(f"{kind}_null_99", pd.NA)),
-                _figure(row.get(f"text_{kind}", pd.NA)),
-                _signed(row.get(EFFECT, pd.NA)) if kind == "induction" else "-",
+                _number(row, f"{kind}_chance"),
+                _number(row, f"{kind}_null_99"),
+                _number(row, f"text_{kind}"),
+                _number(row, EFFECT, "+.2f") if kind == "induction" else "-",
                 ", ".join(prose(other) for other in row["labels"] if other != label),
                 end_section=number == len(rows) - 1,
             )
@@ -98,9 +98,7 @@ def _highest(scan: HeadScan) -> Table:
     for kind, label in LABELS.items():
         rows = scan.frame.sort_values(kind, ascending=False).head(1).to_dict("records")
         for row in rows:
-            table.add_row(
-                label, row["name"], _figure(row[kind]), _figure(row.get(f"{kind}_chance", pd.NA))
-            )
+            table.add_row(label, row["name"], _number(row, kind), _number(row, f"{kind}_chance"))
     return table
 
 
@@ -116,9 +114,9 @@ def _notes(scan: HeadScan) -> Iterator[str]:
     for probe in made_by["probes"]:
         periods, size = probe["periods"], f"{_counted(probe['rows'], 'row')} of {probe['length']}"
         if probe["parts"][0].startswith(AT_DISTANCE):
-            yield f"run: {size} tokens, twice the same {periods[0]} random ones"
+            yield f"run: {size} tokens, {periods[0]} random tokens and their copy"
         elif "shuffled" in probe["parts"]:
-            yield f"run: {size} of the same, in another order after the first copy: the null"
+            yield f"run: {size} of the same tokens, shuffled after the first copy: the null"
         elif periods:
             spread = f"periods of {min(periods)} to {max(periods)}"
             spread = f"a period of {periods[0]}" if len(set(periods)) == 1 else spread
@@ -126,19 +124,19 @@ def _notes(scan: HeadScan) -> Iterator[str]:
         else:
             yield f"run: {size} tokens of natural text"
     if not made_by["tokenizer"]:
-        yield "without a tokenizer natural text was not run"
-    bos = "no BOS: where sinks rest first, every row has an ordinary token"
+        yield "the model has no tokenizer: natural text was not run"
+    bos = "no BOS: each row starts with an ordinary token"
     if made_by["bos"] is not None:
-        bos = f"BOS ({made_by['bos_text']}, id {made_by['bos']}) opening every row"
+        bos = f"BOS ({made_by['bos_text']}, id {made_by['bos']}) at the start of each row"
     if "sink_at" in scan.frame:
         places = Counter(place for place in scan.frame["sink_at"].tolist() if place)
-        told = (f"{place} in {_counted(heads, 'head')}" for place, heads in places.items())
-        yield f"sinks rest on {', '.join(told)}"
+        sinks = (f"{place} in {_counted(heads, 'head')}" for place, heads in places.items())
+        yield f"sinks on {', '.join(sinks)}"
     device = made_by["device"]
     if device != "cpu":
         off = made_by.get("off_cpu")
-        told = "not compared with" if off is None else f"attention up to {off:.2g} off"
-        device += f" ({told} the CPU's)"
+        compared = "not compared with" if off is None else f"attention differs up to {off:.2g} from"
+        device += f" ({compared} the CPU)"
     yield f"with {bos}; seed {made_by['seed']}; {made_by['dtype']} on {device}"
     yield "sink is scored before the first repeat, the other kinds after it"
 
@@ -146,14 +144,14 @@ def _notes(scan: HeadScan) -> Iterator[str]:
 def _source(made_by: dict[str, Any]) -> Iterator[str]:
     size = f"{_counted(made_by['rows'], 'row')} of {_counted(made_by['length'], 'token')}"
     yield f"from {made_by['patterns']['file']}: {size}, in {made_by['dtype']}"
-    special = ", ".join(map(str, made_by["special"])) or "none but the first token of a row"
-    yield f"special tokens, which are no queries and no targets: {special}"
+    special = ", ".join(map(str, made_by["special"])) or "only the first token of a row"
+    yield f"special tokens, excluded as queries and targets: {special}"
     if made_by["learned_sinks"]:
-        yield "learned sinks: scores are shares of all attention, what went to no key among it"
+        yield "learned sinks: scores are shares of all attention, learned sinks included"
 
 
 def plain_table(*columns: str) -> Table:
-    """An empty table; a column whose name begins with > stands to the right."""
+    """An empty table; a column whose name begins with > is aligned right."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
         right = column.startswith(">")
@@ -172,9 +170,6 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _signed(value: Any) -> str:
-    return "-" if pd.isna(value) else f"{value:+.2f}"
-
-
-def _figure(value: Any) -> str:
-    return "-" if pd.isna(value) else f"{value:.2f}"
+def _number(row: dict[str, Any], name: str, form: str = ".2f") -> str:
+    value = row.get(name, pd.NA)
+    return "-" if pd.isna(value) else format(value, form)

@@ -101,7 +101,7 @@ print(*(part for part in report(scan, 1) if isinstance(part, str)))
     assert float(right) < 1e-5  # The same float32 sums in another order.
     assert 0.001 < float(wrong) < 0.1
     assert record == f"other {wrong}"
-    assert f"float32 on other (attention up to {float(wrong):.2g} off the CPU's)" in told
+    assert f"float32 on other (attention differs up to {float(wrong):.2g} from the CPU)" in told
     warnings = [line for line in ended.stderr.splitlines() if " on other " in line]
     assert warnings == [
         f"attention of tiny-llama on other differs from the CPU by up to {float(wrong):.2g}:"

@@ -229,7 +229,7 @@ def test_heads_planted_in_the_weights_of_a_bert_are_found_by_a_scan(tmp_path):
     assert (first[0], first[-1], len(first)) == (str(CLS), str(SEP), 32)
     told = " ".join(line for line in report(scan, top=3) if isinstance(line, str))
     assert "induction: the model looks both ways" in told
-    assert "sinks rest on [SEP] at 31 in 1 head" in told
+    assert "sinks on [SEP] at 31 in 1 head" in told
     scan.save(tmp_path / "heads.json")
     again = interp.HeadScan.load(tmp_path / "heads.json")
     assert again.frame["sink_at"].tolist() == frame["sink_at"].tolist()
@@ -291,7 +291,7 @@ def test_without_bos_the_report_says_that_the_first_position_is_an_ordinary_toke
     scan = interp.scan_heads(model, rows=2, quick=True)
     assert scan.made_by["bos"] is None
     told = " ".join(line for line in report(scan, top=3) if isinstance(line, str))
-    assert "no BOS: where sinks rest first, every row has an ordinary token" in told
+    assert "no BOS: each row starts with an ordinary token" in told
     ids = torch.arange(5, 45)
     found = interp.attention_patterns(model, ids)
     resting = torch.zeros_like(torch.as_tensor(found))
