@@ -127,6 +127,15 @@ def test_importing_the_package_imports_nothing_heavy():
     assert not loaded_after("import interp; dir(interp)") & {"torch", *HEAVY}
 
 
+def test_loading_and_streaming_a_model_imports_no_transformer_lens(folder):
+    code = f"""
+import interp
+from interp.models.stream import streams
+assert streams(interp.load_model({str(folder)!r}))
+"""
+    assert "transformer_lens" not in loaded_after(code)
+
+
 def test_classifying_your_own_patterns_never_imports_transformers():
     code = "import torch, interp; interp.classify_heads(torch.ones(1, 1, 1), [5])"
     assert not loaded_after(code) & HEAVY

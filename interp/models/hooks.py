@@ -6,7 +6,7 @@ that memory holds one layer's patterns at a time; `attention_patterns` keeps the
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -26,9 +26,6 @@ from interp.models.rows import rows_by_length, to_run
 from interp.patterns.tensor import AttentionPatterns
 
 LOG = logging.getLogger("interp")
-
-_MISFITS = (AttributeError, TypeError, KeyError)
-"""Errors of code that expects a part of the model under an outdated name or form."""
 
 _AT_WORK = 5
 """Tensors of the size of one layer's patterns that exist while a layer attends."""
@@ -161,13 +158,17 @@ def run_with(
 ) -> dict[str, Tensor]:
     """Run `tokens` once, and return the value at each of the named hooks, in their order."""
     seen: dict[str, Tensor] = {}
-    _refuse_without(model, [name for name in names if name not in model.bridge.hook_dict])
 
     def keep(name: str) -> Callable[..., None]:
         return lambda value, hook: seen.__setitem__(name, value.detach())
 
+    def refuse_absent(found: Container[str]) -> None:
+        if absent := [name for name in names if name not in found]:
+            raise InputError(f"model must have {absent[0]}, got {model.name}, which has none")
+
+    refuse_absent(model.bridge.hook_dict)
     _forward(model, tokens, [(name, keep(name)) for name in names])
-    _refuse_without(model, [name for name in names if name not in seen])
+    refuse_absent(seen)
     return {name: seen[name] for name in names}
 
 
@@ -221,11 +222,6 @@ def _farthest(seen: list[Tensor], own: list[Tensor]) -> float:
     return max((each for each in off if math.isfinite(each)), default=0.0)
 
 
-def _refuse_without(model: Model, absent: list[str]) -> None:
-    if absent:
-        raise InputError(f"model must have {absent[0]}, got {model.name}, which has none")
-
-
 def _forward(
     model: Model,
     tokens: Int[Tensor, "batch pos"],
@@ -254,12 +250,9 @@ def _forward(
             if error in ours:
                 raise
             # The bridge wraps some architectures that it cannot run.
-            why = told(error)
-            if isinstance(error, _MISFITS):
-                why = f"its wrapper does not fit this release of transformers ({why})"
             raise InputError(
                 f"model must run under TransformerLens' hooks, got {model.name}, a"
-                f" {type(model.inner).__name__}: {why}"
+                f" {type(model.inner).__name__}: {told(error)}"
             ) from error
 
 
@@ -269,13 +262,14 @@ def _looking(model: Model) -> Iterator[None]:
 
     Some bridges keep each layer's pattern although nothing reads it: drop it.
     """
-    bridge, inner = model.bridge, model.bridge.original_model
+    bridge = model.bridge
+    inner: Any = bridge.original_model
     keeping = [module for module in bridge.modules() if hasattr(module, "_pattern")]
-    implementation = getattr(getattr(inner, "config", None), "_attn_implementation", None)
+    implementation = inner.config._attn_implementation
     with evaluating(bridge), ExitStack() as back:
         for module in keeping:
             back.callback(module.register_forward_hook(_drop).remove)
-        if implementation not in (None, "eager"):
+        if implementation != "eager":
             back.callback(inner.set_attn_implementation, implementation)
             inner.set_attn_implementation("eager")
         yield

@@ -14,18 +14,8 @@ import transformers
 from interp.errors import InputError, checked, quoted, told
 from interp.files import staged
 from interp.memory import refuse_beyond
-from interp.models import fetch
-from interp.models.families import (
-    Direction,
-    all_attend,
-    beyond_vocabulary,
-    check_settings,
-    class_for,
-    direction,
-    open_empty_windows,
-    text_config,
-    windows,
-)
+from interp.models import families, fetch
+from interp.models.families import check_settings, text_config, windows
 from interp.models.model import Model
 from interp.models.off_cpu import off_cpu
 from interp.models.switches import quiet
@@ -40,11 +30,7 @@ FULL_NAME = "SmolLM2-135M-Instruct (Q4_1)"
 
 CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
-_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @checked
@@ -165,7 +151,7 @@ def _load(
             numbers = check_gguf(Path(path)) if gguf_file else check_folder(Path(source))
         with quiet():
             config = transformers.AutoConfig.from_pretrained(source, **where)
-            kind = class_for(config)
+            kind = families.class_for(config)
             _check_room(what, numbers, kind, config, dtype)
             loaded: Any = kind.from_pretrained(
                 source,
@@ -223,7 +209,7 @@ def _check_room(what: str, numbers: int | None, kind: Any, config: Any, dtype: t
             outline = outlined(config, dtype=dtype)
     except Exception as error:
         text = config.get_text_config()
-        beyond = beyond_vocabulary(text, getattr(text, "vocab_size", None) or sys.maxsize)
+        beyond = families.beyond_vocabulary(text, getattr(text, "vocab_size", None) or sys.maxsize)
         also = f"; there is no id for {', '.join(beyond)}" if beyond else ""
         raise InputError(
             f"{what} must have settings that describe a model: {told(error)}{also}"
@@ -277,9 +263,15 @@ def opened(
     for part in model.modules():
         if isinstance(own := getattr(part, "config", None), transformers.PreTrainedConfig):
             own.return_dict = True  # Parts find each other's outputs by name.
-    way = direction(model.config, architecture)
-    if way == "encoder-decoder" and not _takes(model, "decoder_input_ids"):
-        way = _of_one_stack(model, name)
+    way = families.direction(model.config, architecture)
+    inputs = inspect.signature(type(model).forward).parameters
+    if way == "encoder-decoder" and "decoder_input_ids" not in inputs:
+        if "encoder_hidden_states" in inputs and getattr(model, "is_decoder", True):
+            raise InputError(
+                f"model must be whole, or an encoder, got {name}, a decoder alone: give the whole"
+                " model, and read its stack 'decoder'"
+            )
+        way = "both ways"
     config = text_config(model)
     needed = ("num_hidden_layers", "num_attention_heads", "vocab_size")
     if absent := [each for each in needed if not isinstance(getattr(config, each, None), int)]:
@@ -297,8 +289,10 @@ def opened(
             raise InputError(
                 f"tokenizer of {name} must read text, got one that fails: {told(error)}"
             ) from error
+    if compare_with_cpu is None:
+        compare_with_cpu = model.device.type == "mps"
     if way == "causal":
-        open_empty_windows(config, name)
+        families.open_empty_windows(config, name)
     n_layers = int(config.num_hidden_layers)
     made = Model(
         model,
@@ -307,23 +301,19 @@ def opened(
         revision,
         windows(config, n_layers, causal=way == "causal"),
         direction=way,
-        off_cpu=off_cpu(model, name) if _compares(model, compare_with_cpu) else None,
+        off_cpu=off_cpu(model, name) if compare_with_cpu else None,
         spare=twin(model) if way == "causal" else None,
     )
-    if way == "causal" and not all_attend(model, n_layers):
+    if way == "causal" and not families.all_attend(model, n_layers):
         made.bridge  # noqa: B018  # Refuses a model without attention.
     return made
-
-
-def _compares(model: Any, asked: bool | None) -> bool:
-    return model.device.type == "mps" if asked is None else asked
 
 
 def _of_bridge(bridge: Any, tokenizer: Any) -> Model:
     """A `Model` around a bridge made elsewhere; its weights are not known to transformers."""
     name = str(getattr(bridge.cfg, "model_name", None) or "bridge")
     config = text_config(bridge.original_model)
-    if direction(config, type(bridge.original_model).__name__) != "causal":
+    if families.direction(config, type(bridge.original_model).__name__) != "causal":
         raise InputError(
             f"model must be causal where it comes as a bridge, got {name}: give the model of"
             " transformers itself"
@@ -331,20 +321,6 @@ def _of_bridge(bridge: Any, tokenizer: Any) -> Model:
     tokenizer = bridge.tokenizer if tokenizer is None else tokenizer
     widths = windows(config, int(bridge.cfg.n_layers))
     return Model(None, tokenizer, name, None, widths, given=bridge)
-
-
-def _of_one_stack(model: transformers.PreTrainedModel, name: str) -> Direction:
-    """Direction of a stack that was taken out of an encoder-decoder; a decoder is refused."""
-    if _takes(model, "encoder_hidden_states") and getattr(model, "is_decoder", True):
-        raise InputError(
-            f"model must be whole, or an encoder, got {name}, a decoder alone: give the whole"
-            " model, and read its stack 'decoder'"
-        )
-    return "both ways"
-
-
-def _takes(model: transformers.PreTrainedModel, argument: str) -> bool:
-    return argument in inspect.signature(type(model).forward).parameters
 
 
 def as_path(model: str | os.PathLike[str]) -> Path:
@@ -373,10 +349,10 @@ def check_there(model: Any, device: torch.device) -> None:
 
 
 def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    known = {**_DTYPES, **{str(value): value for value in _DTYPES.values()}}
-    if str(dtype) not in known:
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
         raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {quoted(dtype)}")
-    return known[str(dtype)]
+    return getattr(torch, name)
 
 
 def _as_device(device: str | torch.device) -> torch.device:

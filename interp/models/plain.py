@@ -58,23 +58,32 @@ def attention_of(
             anything runs), the model returns none, or it is not finite, no probabilities, or of
             a decoder that looks ahead.
     """
-    _refuse_too_many(model, tokens, decoder_tokens)
+    rows, keys = tokens.shape
+    pairs = model.layers_of(None) * keys**2
+    if decoder_tokens is not None:
+        length = decoder_tokens.shape[1]
+        pairs += model.layers_of("decoder") * length * (length + keys)
+    refuse_beyond(
+        "patterns",
+        4 * _COPIES * rows * model.n_heads * pairs,
+        "give fewer rows or tokens; fewer layers need no less, since all are returned together",
+    )
     queries = tokens if decoder_tokens is None else decoder_tokens
-    keys = queries if stack == "decoder" else tokens
+    key_tokens = queries if stack == "decoder" else tokens
     patterns: list[Tensor] = []
-    for (size, *rest), rows in rows_by_length(tokens, decoder_tokens).items():
-        read = {"": tokens[rows, :size]}
+    for (size, *rest), group in rows_by_length(tokens, decoder_tokens).items():
+        read = {"": tokens[group, :size]}
         if decoder_tokens is not None:
-            read["decoder_"] = decoder_tokens[rows, : rest[0]]
+            read["decoder_"] = decoder_tokens[group, : rest[0]]
         inputs = {f"{whose}input_ids": ids for whose, ids in read.items()}
         inputs |= {f"{whose}attention_mask": torch.ones_like(ids) for whose, ids in read.items()}
         if segments is not None:
-            inputs["token_type_ids"] = segments[rows, :size]
+            inputs["token_type_ids"] = segments[group, :size]
         found = _returned(model, inputs, stack)
-        shape = (len(tokens), found[0].shape[1], queries.shape[1], keys.shape[1])
+        shape = (len(tokens), found[0].shape[1], queries.shape[1], key_tokens.shape[1])
         patterns = patterns or [found[0].new_zeros(shape) for _ in found]
         for pattern, part in zip(patterns, found, strict=True):
-            pattern[rows, :, : part.shape[2], : part.shape[3]] = part
+            pattern[group, :, : part.shape[2], : part.shape[3]] = part
     return tuple(patterns)
 
 
@@ -153,34 +162,15 @@ def plain_patterns(
     patterns.layers, patterns.special = tuple(wanted), model.special
     patterns.learned_sinks, patterns.stack = False, stack
     patterns.causal = stack == "decoder"
-    if stack != "cross":
-        widths = _decoder_windows(model) if stack == "decoder" else model.windows
-        patterns.windows = tuple(widths[layer] for layer in wanted)
     if stack == "cross":
         patterns.key_tokens, patterns.key_texts = tokens, _texts(model, tokens)
+        return patterns
+    widths = model.windows
+    if stack == "decoder":  # T5Gemma has settings for each stack.
+        config = model.inner.config
+        widths = windows(getattr(config, "decoder", config), model.layers_of("decoder"))
+    patterns.windows = tuple(widths[layer] for layer in wanted)
     return patterns
-
-
-def _decoder_windows(model: Model) -> tuple[int | None, ...]:
-    """Like `Model.windows`, which are the encoder's: T5Gemma has settings for each stack."""
-    config = model.inner.config
-    return windows(getattr(config, "decoder", config), model.layers_of("decoder"))
-
-
-def _refuse_too_many(
-    model: Model, tokens: Int[Tensor, "batch pos"], decoded: Int[Tensor, "batch query"] | None
-) -> None:
-    """Refuse inputs for which the attention of all layers in all stacks exceeds memory."""
-    rows, keys = tokens.shape
-    pairs = model.layers_of(None) * keys**2
-    if decoded is not None:
-        queries = decoded.shape[1]
-        pairs += model.layers_of("decoder") * queries * (queries + keys)
-    refuse_beyond(
-        "patterns",
-        4 * _COPIES * rows * model.n_heads * pairs,
-        "give fewer rows or tokens; fewer layers need no less, since all are returned together",
-    )
 
 
 def _stack(model: Model, stack: str | None, decoder_inputs: Any) -> Stack | None:

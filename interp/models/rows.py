@@ -53,16 +53,16 @@ def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
             raise InputError("attention_mask must have an entry for each of input_ids")
         if odd := [flag for row in mask for flag in row if flag not in (0, 1)]:
             raise InputError(f"attention_mask must be 0 or 1, got {quoted(odd[0])}")
+        if any(real and i < 0 for both in zip(rows, mask) for i, real in zip(*both)):
+            raise InputError("attention_mask must be 0 where input_ids are -1")
         rows = [[i if real else NONE for i, real in zip(*both)] for both in zip(rows, mask)]
     if encoding.get("position_ids") is not None:
         given = _lists(encoding["position_ids"])
         given = given * len(rows) if len(given) == 1 else given
-        for places, row in zip(given, rows, strict=True):
-            real = [place for place, i in zip(places, row, strict=True) if i != NONE]
-            if real != [*range(len(real))]:
-                raise InputError(
-                    "position_ids must be 0, 1, ... without padding, as tokens run, got others"
-                )
+        real = [[at for at, i in zip(*both) if i != NONE] for both in zip(given, rows)]
+        same = list(map(len, given)) == list(map(len, rows))
+        if not same or any(places != [*range(len(places))] for places in real):
+            raise InputError("position_ids must be 0, 1, ... without padding, got others")
     return rows
 
 

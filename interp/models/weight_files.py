@@ -22,10 +22,8 @@ _FLOATS = ("F16", "BF16", "F32", "F64")
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
-_COUNTS = (
-    *("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
-    *("num_decoder_layers", "encoder_layers", "decoder_layers", "num_labels"),
-)
+_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_COUNTS += ("num_decoder_layers", "encoder_layers", "decoder_layers", "num_labels")
 
 
 def check_folder(folder: Path) -> int:
@@ -188,13 +186,13 @@ def _check_header(header: _Header, size: int) -> int:
         raise InputError(f"layers must be at most the {n_tensors} tensors, got {layers}")
     # With a wrong count or place the library would read other bytes as numbers.
     alignment = values.get("general.alignment", 32)
-    data = end = -(-header.at // alignment) * alignment
+    data = last = end = -(-header.at // alignment) * alignment
     for start, length, name, _ in sorted(tensors):
         if data + start != end:
             raise InputError(f"tensors must follow one another, got {quoted(name)} at {start}")
         last = end + length
         end = -(-last // alignment) * alignment
-    if not tensors or not last <= size <= end:
+    if not last <= size <= end:
         raise InputError(f"tensors must fill the file of {size} bytes, got {end} bytes")
     return sum(numbers for *_, numbers in tensors)
 

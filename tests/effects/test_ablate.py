@@ -181,7 +181,7 @@ def test_a_model_without_known_projections_is_run_by_the_bridge_and_not_in_silen
     model, ids = interp.load_model(tiny("gpt2")), some_ids()
     with ablated(model, HEADS):
         expected = logits(model, ids)
-    monkeypatch.setattr(ablation, "_PROJECTIONS", ())
+    monkeypatch.setattr("interp.models.families._PROJECTIONS", ())
     with ablated(model, HEADS):
         assert torch.allclose(logits(model, ids), expected, atol=1e-4)
         with pytest.raises(interp.InputError, match=r"heads must be ablated in model\.bridge"):

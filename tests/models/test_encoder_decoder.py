@@ -77,24 +77,12 @@ def test_the_three_kinds_of_attention_are_the_models_own_by_name(name, tmp_path)
             assert found.shape == shape
             assert (found - expected).abs().max() < 1e-6
             assert (found.stack, found.causal) == (stack, stack == "decoder")
+            assert bool(found.triu(1).any()) == (stack != "decoder")
             assert torch.equal(found.tokens, IDS if stack == "encoder" else DECODED)
             last = interp.attention_patterns(
                 model, IDS, [shape[0] - 1], stack=stack, **decoder_for(stack)
             )
             assert (last[0] - expected[-1]).abs().max() < 1e-6
-
-
-@pytest.mark.fault("B58")
-def test_only_the_decoders_own_attention_is_causal(t5):
-    found = {
-        stack: torch.as_tensor(
-            interp.attention_patterns(t5, IDS, stack=stack, **decoder_for(stack))
-        )
-        for stack in SHAPES
-    }
-    assert not found["decoder"].triu(1).any()
-    assert found["encoder"].triu(1).max() > 0.1
-    assert found["cross"].triu(1).max() > 0.1
 
 
 @pytest.mark.fault("B58")

@@ -10,7 +10,7 @@ from tiny_models import SIZES, SMALL, scaled, tiny, words_tokenizer
 
 import interp
 from interp.models.ahead import context_of
-from interp.models.families import check_settings, windows
+from interp.models.families import check_settings
 
 
 def set_in(folder, **changes):
@@ -126,10 +126,3 @@ def test_the_window_of_a_bidirectional_model_is_the_one_in_its_patterns(width, w
     patterns = interp.attention_patterns(model, torch.arange(3, 15))
     away = (torch.arange(12)[:, None] - torch.arange(12)).abs()
     assert torch.equal((patterns[1] > 0).any(0).any(0), away < window)
-
-
-@pytest.mark.fault("B54")
-@pytest.mark.parametrize("use", [True, False])
-def test_a_width_that_is_switched_off_is_no_window(use):
-    config = transformers.PretrainedConfig(use_sliding_window=use, sliding_window=4)
-    assert windows(config, 2) == ((4, 4) if use else (None, None))

@@ -144,14 +144,6 @@ def test_a_layer_that_is_fetched_when_it_runs_attends_as_before(tmp_path):
         interp.composition_scores(model)
 
 
-@pytest.mark.fault("B108")
-def test_an_offloaded_model_attends_as_before():
-    model = tiny("llama")
-    expected = interp.attention_patterns(model, IDS)
-    accelerate.cpu_offload(model)
-    assert torch.equal(interp.attention_patterns(model, IDS), expected)
-
-
 class Packed(torch.nn.Module):
     """A projection whose weights are packed two to a byte, as 4-bit quantization has them."""
 
