@@ -1,14 +1,13 @@
-"""What Q-, K- and V-composition of all pairs of heads cost, beside TransformerLens.
+"""Measure the cost of Q-, K- and V-composition of all pairs of heads, next to TransformerLens.
 
-Each way runs on the default model in a process of its own, whose memory is limited, and reports
-seconds and the peak above the loaded model, or why it did not end well:
+Each way runs on the default model in a new process with limited memory, and reports seconds and
+the peak above the loaded model, or the reason of its failure:
 
-- `interp`: scores and z of all three kinds, norms folded, the weights tried on the model's
-  own scores first;
-- `interp_stored`: the same on the weights as they are stored, which is what TransformerLens takes;
+- `interp`: scores and z of all three kinds, norms folded, with the self-test of the weights;
+- `interp_stored`: the same on the stored weights, which TransformerLens uses;
 - `transformer_lens`: its `all_composition_scores`, three times; no z;
-- `transformer_lens_by_layer`: its `composition_scores` on one later layer at a time, a way
-  round its memory that it leaves to its users.
+- `transformer_lens_by_layer`: its `composition_scores` on one later layer at a time, which a user
+  would write to save memory.
 """
 
 import gc
@@ -36,7 +35,7 @@ Scores = dict[str, Tensor]
 
 
 def ours(model: interp.Model, *, fold: bool = True) -> Scores:
-    """Scores by kind; z comes with them."""
+    """Scores by kind, computed together with z."""
     found = composition_scores(model, fold=fold)
     return {kind: found.scores(kind) for kind in KINDS}
 
@@ -148,7 +147,7 @@ def measure(way: str, repeats: int, limit_gib: float) -> tuple[dict[str, Any], A
 
 
 def apart(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> float:
-    """Largest difference of two ways' scores; what is no pair is NaN here and 0 there."""
+    """Largest difference of two ways' scores; entries without a pair are NaN here and 0 there."""
     return max(
         (torch.tensor(ours[kind]).nan_to_num() - torch.tensor(theirs[kind])).abs().max().item()
         for kind in KINDS
@@ -164,7 +163,6 @@ def main(
         float, typer.Option(min=0.1, help="GiB that a process may take above the loaded model.")
     ] = 12,
 ) -> None:
-    """Measure what composition of all pairs of heads costs, beside TransformerLens."""
     made_on = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     made_on |= {"machine": platform.machine(), "python": platform.python_version()}
     with files.staged(out.parent) as scratch:
@@ -177,7 +175,7 @@ def main(
                 record["max_difference"] = apart(stored, scores)
             records.append({**record, "made_on": made_on})
             command.show(json.dumps(records[-1]))
-        (scratch / out.name).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        files.write_json(scratch / out.name, records)
 
 
 if __name__ == "__main__":

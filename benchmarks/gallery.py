@@ -1,10 +1,10 @@
-"""What a page with every head costs: its size, and when a browser has painted it.
+"""Measure the cost of a page with every head, next to CircuitsVis and BertViz.
 
-On the default model, for each length: the seconds that our page takes to make and to write beyond
-the model's run, its size, how far its weights are from the tensor's, and the seconds until
-Chromium, without a network, has painted what is in its window. Then, at the shortest length, the
-same of CircuitsVis' `attention_heads` and, where it is installed (`pip install bertviz ipython`),
-of BertViz' `model_view`. Needs Chromium and playwright.
+On the default model, for each length: seconds to make and write our page without the model's run,
+its size, the largest difference of its weights from the tensor's, and seconds until Chromium,
+without a network, has painted its window. At the shortest length the same for CircuitsVis'
+`attention_heads` and, if installed (`pip install bertviz ipython`), for BertViz' `model_view`. A
+view that is not painted within PATIENCE seconds is null. Needs Chromium and playwright.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ from interp.show.pages.packing import unpacked
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 WINDOW = {"width": 1280, "height": 900}
 
-# Whether every such canvas in the window has something on it.
+# Whether every canvas of the selector in the window has been painted.
 CANVASES = """(selector) => {
   const inside = (canvas) => canvas.getBoundingClientRect().top < innerHeight && canvas.width > 0;
   const shown = [...document.querySelectorAll(selector)].filter(inside);
@@ -51,7 +51,7 @@ LINES = "(selector) => document.querySelectorAll(selector).length > 0"
 def first_view(
     browser: Browser, page: Path, painted: str, what: str, patience: float
 ) -> float | None:
-    """Seconds until `what` is painted in a fresh window without a network; None if it never is."""
+    """Seconds until `what` is painted in a new window without a network; None if it is not."""
     context = browser.new_context(viewport=WINDOW, offline=True)  # pyright: ignore
     try:
         start = time.perf_counter()
@@ -60,7 +60,7 @@ def first_view(
         left = patience - (time.perf_counter() - start)
         tab.wait_for_function(painted, arg=what, timeout=1000 * max(left, 0.001), polling=50)
         return time.perf_counter() - start
-    except Error:  # Too slow, or the page has crashed.
+    except Error:  # Too slow, or the page crashed.
         return None
     finally:
         context.close()
@@ -83,7 +83,7 @@ def ours(scan: interp.HeadScan, patterns: AttentionPatterns, path: Path) -> dict
 
 
 def circuitsvis(patterns: AttentionPatterns, path: Path) -> None:
-    """All heads in CircuitsVis' own view, with its script inside."""
+    """All heads in CircuitsVis' view, with its script in the page."""
     from circuitsvis.attention import attention_heads
 
     shown = attention_heads(patterns[:, 0].flatten(0, 1), patterns.texts[0])
@@ -140,19 +140,15 @@ def main(
     out: Annotated[Path, typer.Option(help="File for the records, as JSON.")] = Path(
         "benchmarks/gallery.json"
     ),
-    lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = "128,512",
-    repeats: Annotated[int, typer.Option(min=1, help="Of what is timed of our own page.")] = 5,
+    lengths: Annotated[str, typer.Option(help="Tokens, comma-separated.")] = "128,512",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of our page.")] = 5,
     patience: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait for a page to be painted.")
+        float, typer.Option(min=1, help="Longest wait for a page, in seconds.")
     ] = 120.0,
     scan: Annotated[
         Path, typer.Option(help="Table of the default model's heads, for the labels.")
     ] = Path("figures/heads.parquet"),
 ) -> None:
-    """Measure what a page with every head costs, beside CircuitsVis and BertViz.
-
-    A view that was not painted within PATIENCE seconds is null in the record.
-    """
     sizes = command.whole_numbers(lengths, name="--lengths", least=12)
     table = interp.HeadScan.load(scan)
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
@@ -161,7 +157,7 @@ def main(
     with files.staged(out.parent) as scratch, sync_playwright() as playwright:
         records = []
         for size in sizes:
-            # A browser of its own: one that a page has exhausted does not hold up the next.
+            # A new browser: a page that exhausts one does not slow the next.
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             record = measure(
                 size,
@@ -181,7 +177,7 @@ def main(
             browser.close()
             records.append(record)
             command.show(json.dumps(record))
-        (scratch / out.name).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        files.write_json(scratch / out.name, records)
 
 
 if __name__ == "__main__":

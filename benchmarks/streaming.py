@@ -1,11 +1,11 @@
-"""What scoring heads costs beside the plain forward pass, and beside other ways to do it.
+"""Measure the cost of scoring all heads, next to the plain forward pass and to other tools.
 
-For each length, on the default model and the same token ids, in one process and in turns:
-the plain forward pass with the fused kernel, and the same pass with every head scored as it
-goes by. Then, while patterns still fit: TransformerLens' three head scores as documented
-(`detect_head` on the text, one run per score), the same on one shared cache of patterns, and
-transformers' `output_attentions=True`. Times are medians; memory is the peak above the loaded
-model, each measured in a process of its own.
+For each length, on the default model and the same token ids, in one process and in turns: the
+plain forward pass with the fused kernel, and the same pass with every head scored. For lengths
+whose patterns fit in memory also TransformerLens' three head scores as documented (`detect_head`
+on the text, one run per score), the same on one shared cache of patterns, and transformers'
+`output_attentions=True`. Times are medians; memory is the peak above the loaded model, each in a
+new process.
 """
 
 import gc
@@ -34,7 +34,7 @@ from interp.show import figures as plots
 
 KINDS = ("previous_token_head", "duplicate_token_head", "induction_head")
 PEER_LENGTHS = 2048
-"""Longest prompt for the ways that keep every pattern: beyond it they need over 24 GB."""
+"""Longest prompt for tools that keep every pattern: a longer one needs over 24 GB."""
 
 
 class Case:
@@ -230,13 +230,12 @@ def main(
     out: Annotated[Path, typer.Option(help="File for the records, as JSON.")] = Path(
         "benchmarks/streaming.json"
     ),
-    lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = (
+    lengths: Annotated[str, typer.Option(help="Tokens, comma-separated.")] = (
         "128,256,512,1024,2048,4096,8192"
     ),
     repeats: Annotated[int, typer.Option(min=1, help="Timed turns, after one warm-up.")] = 9,
-    figure: Annotated[Path | None, typer.Option(help="Figure of the records, if wanted.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="File of a figure of the records.")] = None,
 ) -> None:
-    """Measure what scoring every head costs beside the plain forward pass and other tools."""
     sizes = command.whole_numbers(lengths, name="--lengths", least=12)
     with files.staged(out.parent) as scratch:
         records = []
@@ -248,7 +247,7 @@ def main(
         made_on |= {"machine": platform.machine(), "python": platform.python_version()}
         for record in records:
             record["made_on"] = made_on
-        (scratch / out.name).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        files.write_json(scratch / out.name, records)
     if figure is not None:
         with files.staged(figure.parent) as scratch:
             plots.save_figure(plots.cost_curves(records), scratch / figure.name)

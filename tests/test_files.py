@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from interp.errors import InputError
-from interp.files import held, refuse_of_another, staged
+from interp.files import content_of, held, parsed, refuse_of_another, staged, write_json
 
 
 class Stopped(Exception):
@@ -34,32 +34,13 @@ def test_files_appear_when_the_block_has_ended_and_not_before(tmp_path):
     with staged(tmp_path) as scratch:
         write(scratch, a="1", b="2")
         assert not (tmp_path / "a.txt").exists()
-    assert contents(tmp_path) == {"a.txt": "1", "b.txt": "2"}
-
-
-def test_nothing_is_left_but_the_files(tmp_path):
-    with staged(tmp_path) as scratch:
-        write(scratch, a="1")
-    assert listing(tmp_path) == ["a.txt"]
-    assert not scratch.exists()
+    assert listing(tmp_path) == ["a.txt", "b.txt"]
 
 
 def test_an_empty_block_makes_the_folder(tmp_path):
     with staged(tmp_path / "new"):
         pass
     assert listing(tmp_path / "new") == []
-
-
-def test_missing_folders_are_made(tmp_path):
-    with staged(tmp_path / "one" / "two") as scratch:
-        write(scratch, a="1")
-    assert contents(tmp_path) == {"one/two/a.txt": "1"}
-
-
-def test_a_folder_may_be_given_as_text(tmp_path):
-    with staged(str(tmp_path)) as scratch:
-        write(scratch, a="1")
-    assert contents(tmp_path) == {"a.txt": "1"}
 
 
 def test_a_namesake_is_replaced_and_its_neighbour_kept(tmp_path):
@@ -103,14 +84,6 @@ def test_a_failure_keeps_a_made_folder_that_someone_else_has_used(tmp_path):
     assert not (tmp_path / "one" / "two").exists()
 
 
-def test_after_a_failure_the_next_attempt_succeeds(tmp_path):
-    with pytest.raises(Stopped):
-        fail(tmp_path / "out", Stopped)
-    with staged(tmp_path / "out") as scratch:
-        write(scratch, a="whole")
-    assert contents(tmp_path) == {"out/a.txt": "whole"}
-
-
 @pytest.mark.parametrize("below", ["", "below", "below/deeper"], ids=["itself", "below", "deeper"])
 def test_a_folder_that_cannot_be_written_is_refused_by_name(tmp_path, below):
     # Permissions do not stop root; a regular file in the way stops everyone.
@@ -141,40 +114,6 @@ def test_a_refused_folder_leaves_no_other_folder_behind(tmp_path):
     ):
         pytest.fail("the block must not start")
     assert listing(tmp_path) == []
-
-
-def kill_while_writing(folder: Path) -> None:
-    """A process of its own that is killed with its files half written."""
-    code = """
-import sys, time
-from interp.files import staged
-with staged(sys.argv[1]) as scratch:
-    (scratch / "a.txt").write_text("half")
-    print("writing", flush=True)
-    time.sleep(60)
-"""
-    command = [sys.executable, "-c", code, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        assert process.stdout.readline() == b"writing\n"
-        process.kill()
-
-
-@pytest.mark.parametrize("new", [True, False], ids=["new folder", "folder that is there"])
-def test_a_killed_process_leaves_no_file_and_the_next_clears_what_it_left(tmp_path, new):
-    out = tmp_path / "out"
-    if not new:
-        out.mkdir()
-        write(out, a="old")
-    kill_while_writing(out)
-    assert not new or not out.exists()
-    assert new or (out / "a.txt").read_text() == "old"
-    assert len(list(tmp_path.rglob(".interp-partial-*"))) == 1
-    with staged(out) as scratch:
-        write(scratch, a="whole")
-    assert contents(tmp_path) == {"out/a.txt": "whole"}
-    assert listing(tmp_path) == ["out"]
-    assert listing(out) == ["a.txt"]
 
 
 STOPPED = """
@@ -256,7 +195,7 @@ def test_files_can_be_written_in_one_step_within_another(tmp_path):
     assert listing(tmp_path) == ["out"]
 
 
-def test_what_somebody_is_still_writing_is_not_cleared(tmp_path):
+def test_the_scratch_folder_of_a_running_process_is_kept(tmp_path):
     with staged(tmp_path) as first:
         write(first, a="first")
         with staged(tmp_path) as second:
@@ -265,23 +204,7 @@ def test_what_somebody_is_still_writing_is_not_cleared(tmp_path):
     assert contents(tmp_path) == {"a.txt": "first", "b.txt": "second"}
 
 
-def test_a_folder_of_another_name_is_not_cleared(tmp_path):
-    write_to = tmp_path / ".partial-theirs"
-    write_to.mkdir()
-    write(write_to, a="theirs")
-    with staged(tmp_path):
-        pass
-    assert contents(tmp_path) == {".partial-theirs/a.txt": "theirs"}
-
-
-def test_a_new_folder_comes_in_one_step_with_all_its_files(tmp_path):
-    with staged(tmp_path / "out") as scratch:
-        write(scratch, a="1", b="2")
-        number = scratch.stat().st_ino
-    assert (tmp_path / "out").stat().st_ino == number
-
-
-def test_a_folder_that_somebody_else_makes_meanwhile_gets_the_files_of_both(tmp_path):
+def test_two_processes_that_make_the_same_folder_both_write_to_it(tmp_path):
     with staged(tmp_path / "out") as scratch:
         write(scratch, a="1")
         with staged(tmp_path / "out") as other:
@@ -343,7 +266,7 @@ except InputError as error:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limit on the size of files")
-def test_a_full_disk_under_safetensors_is_told_in_one_line_and_leaves_nothing(tmp_path):
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-c", FULL, str(out)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -357,3 +280,26 @@ def test_weights_can_be_read_by_whoever_can_read_what_is_beside_them(tmp_path):
         save_file({"weight": torch.zeros(3)}, scratch / "model.safetensors")
     modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
     assert modes == {(tmp_path / "out" / "a.txt").stat().st_mode}
+
+
+def test_json_is_utf8_with_finite_numbers(tmp_path):
+    write_json(tmp_path / "a.json", {"é": [1.5, None]})
+    assert (tmp_path / "a.json").read_bytes().decode() == '{\n "é": [\n  1.5,\n  null\n ]\n}\n'
+    assert parsed(content_of(tmp_path / "a.json")) == {"é": [1.5, None]}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "b.json", float("nan"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"\xff", b'{"a": 1, "a": 2}', b"[NaN]", b"[" * 100_000, b"9" * 5000]
+)
+def test_other_json_is_refused(content):
+    with pytest.raises(InputError):
+        parsed(content)
+
+
+def test_a_device_or_a_missing_file_is_never_read(tmp_path):
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for path in (tmp_path / "endless", tmp_path, tmp_path / "missing"):
+        with pytest.raises(InputError, match=path.name):
+            content_of(path)

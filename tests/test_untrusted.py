@@ -16,7 +16,7 @@ import pytest
 import torch
 from places import ROOT
 from safetensors.torch import load_file, save_file
-from tiny_models import tiny
+from tiny_models import Marker, tiny
 
 import interp
 from interp.circuits import checkpoint
@@ -25,16 +25,6 @@ from interp.files import refuse_of_another
 from interp.models import attention_only
 from interp.models.weight_files import check_folder
 from interp.scan.table import HeadScan
-
-
-class Marker:
-    """Leaves a file behind if it is ever unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
 
 
 def refused(call, *args) -> str:
@@ -223,7 +213,7 @@ def test_a_file_of_weights_that_is_cut_anywhere_is_refused(folder):
     content = path.read_bytes()
     data = 8 + int.from_bytes(content[:8], "little")
     last = len(content) - 1
-    for end in [last, *range(last, data, -9973), *range(data, 16, -7), *range(16, -1, -1)]:
+    for end in (last, data + 1, data, data - 1, data // 2, 9, 8, 7, 0):
         os.truncate(path, end)
         assert "model.safetensors" in refused(check_folder, folder)
 
@@ -232,13 +222,13 @@ def test_flipped_bits_in_a_header_are_refused_or_leave_a_model(folder):
     path, chance = folder / "model.safetensors", random.Random(0)
     content = path.read_bytes()
     data = 8 + int.from_bytes(content[:8], "little")
-    for turn in range(400):
+    for turn in range(60):
         damaged = bytearray(content)
         damaged[chance.randrange(data)] ^= 1 << chance.randrange(8)
         path.write_bytes(damaged)
         with contextlib.suppress(interp.InputError):
             check_folder(folder)
-            if turn % 16 == 0:
+            if turn % 20 == 0:
                 interp.load_model(folder)
 
 
