@@ -130,9 +130,10 @@ def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
     try:
         return program.main([*arguments], Path(sys.argv[0]).name, standalone_mode=False)
     except Exception as error:
-        if not hasattr(error, "format_message"):
+        words = getattr(error, "format_message", None)
+        if words is None:
             raise
-        return _ended(error.format_message())  # Typer itself would print three lines of usage.
+        return _ended(words())  # Typer itself would print three lines of usage.
 
 
 def _ended(message: object, *, kind: str = "error", code: int = 2) -> int:

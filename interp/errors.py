@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from types import UnionType
-from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class InputError(ValueError):
@@ -66,7 +65,7 @@ Seed = Annotated[Whole, Field(ge=0, le=MOST_SEED)]
 """Seed of a random generator."""
 
 
-def checked(function: Callable[P, R]) -> Callable[P, R]:
+def checked(function: F) -> F:
     """Check the numbers and flags that a public function receives, by its annotations.
 
     Pydantic validates and converts arguments annotated as `bool`, `Whole`, `Count`, `Seed` or
@@ -91,13 +90,13 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     }
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         for name in bound.arguments.keys() & kinds.keys():
             bound.arguments[name] = validated(name, bound.arguments[name], kinds[name])
         return function(*bound.args, **bound.kwargs)
 
-    return call
+    return cast(F, call)
 
 
 def validated(name: str, value: Any, kind: Any) -> Any:
@@ -112,9 +111,8 @@ def validated(name: str, value: Any, kind: Any) -> Any:
         first = error.errors()[0]
         place = ".".join([name, *(str(part) for part in first["loc"] if isinstance(part, str))])
         rule = first["msg"].removeprefix("Input should ").removeprefix("Value error, ")
-        raise InputError(
-            f"{place} must {rule.partition(', unable')[0]}, got {quoted(first['input'])}"
-        ) from None
+        rule = "be given" if first["type"] == "missing" else rule.partition(", unable")[0]
+        raise InputError(f"{place} must {rule}, got {quoted(first['input'])}") from None
 
 
 def _validated(annotation: Any) -> bool:

@@ -174,9 +174,9 @@ def npy(shape: str = "(1, 2, 2)", data: bytes = np.eye(2, dtype="<f4").tobytes()
         ("p.npz", b"PK\x05\x06" + bytes(18), "must hold arrays, got none"),
         ("t.txt", b"1_0 2", "must be whole numbers, got '1_0'"),
         ("t.txt", b"1 " + b"9" * 5000, "must be whole numbers, got '9999"),
-        ("t.json", b'{"tokens": [1, 2], "tokens": [3, 4]}', "a name is there twice"),
+        ("t.json", b'{"tokens": [1, 2], "tokens": [3, 4]}', "must not have a name twice"),
         ("t.json", b"[1, NaN]", "numbers must be finite, got NaN"),
-        ("t.json", b"[" * 100_000, "must be nested less deeply"),
+        ("t.json", b"[" * 100_000, "must be JSON"),
     ],
 )
 def test_arrays_and_ids_that_lie_are_refused(tmp_path, monkeypatch, name, content, message):
@@ -408,9 +408,9 @@ def test_a_table_edited_by_hand_is_refused_or_a_table(scan, tmp_path):
     [
         (("heads", 0, "induction"), 1.5, "column induction must be from 0 to 1, got 1.5"),
         (("heads", 0, "layer"), 7, "its name made of layer and head"),
-        (("heads", 0, "labels"), [1], "labels must be words"),
-        (("made_by", "scored_on"), "all", "made_by must have scored_on as a scan writes it"),
-        (("made_by", "probes"), [{"rows": 1}], "made_by must have probes as a scan writes it"),
+        (("heads", 0, "labels"), [1], "labels must"),
+        (("made_by", "scored_on"), "all", "made_by.scored_on must"),
+        (("made_by", "probes"), [{"rows": 1}], "made_by.probes.parts must be given"),
         (("schema_version",), 99, "schema_version must be"),
     ],
 )
