@@ -79,7 +79,7 @@ def looking_ahead():
 
 def looking_across():
     """A random T5's attention to one text of another: 4 queries and 9 keys, and 9 of 4."""
-    model = load_model(tiny("t5"), bert_tokenizer())
+    model = load_model(tiny("t5", decoder_start_token_id=0), bert_tokenizer())
     short, long = "w100 w101 w102", "w4 w5 w6 w7 w8 w9 w10"
     return [
         attention_patterns(model, read, stack="cross", decoder_inputs=written)

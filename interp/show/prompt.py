@@ -103,11 +103,15 @@ class Prompt:
             )
         return self.layers[head.layer][head.head].detach().cpu().float()
 
-    def targets_of(self, kind: str, head: Head, scan: HeadScan) -> Bool[Tensor, "query key"]:
+    def targets_of(
+        self, kind: str | None, head: Head, scan: HeadScan | None
+    ) -> Bool[Tensor, "query key"] | None:
         """The cells where a head of the kind should look; for a sink, also where `head` rests."""
-        special = [*special_of(scan), *self.special]
-        known = thresholds_of(scan), special
-        return marked_of_head(kind, self.text.ids, self.pattern(head), *known, causal=self.causal)
+        if kind is None or scan is None:
+            return None
+        known = thresholds_of(scan), [*special_of(scan), *self.special]
+        ids, pattern = self.text.ids, self.pattern(head)
+        return marked_of_head(kind, ids, pattern, *known, causal=self.causal)
 
 
 def one_prompt(

@@ -284,7 +284,8 @@ def test_attention_to_another_text_is_read_with_the_tokens_of_both(show):
     assert read(page)[:2] == (1, 2)
     page.select_option("#role", "key")
     shades = page.eval_on_selector_all(
-        "#queries bdi", "all => all.map((one) => parseFloat(one.style.background.split(',')[3]))"
+        "#queries bdi",
+        "all => all.map((one) => parseFloat(one.style.background.split(',')[3] ?? '1'))",
     )
     assert shades == pytest.approx(patterns[1, 0, 2, :, 2].tolist(), abs=0.01)
 

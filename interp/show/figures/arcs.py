@@ -61,9 +61,8 @@ def attention_arcs(
         raise InputError(f"query must be from 0 to {length - 1}, got {query}")
     weights = prompt.pattern(head)[query].tolist()
     kind = kind_of_head(scan, head, prompt)
-    aimed = [False] * length
-    if kind is not None and scan is not None:
-        aimed = prompt.targets_of(kind, head, scan)[query].tolist()
+    targets = prompt.targets_of(kind, head, scan)
+    aimed = [False] * length if targets is None else targets[query].tolist()
 
     slot = min(6.6 / length, 0.45)
     strongest = sorted(range(query + 1 if prompt.causal else length), key=lambda k: -weights[k])

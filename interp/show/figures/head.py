@@ -82,9 +82,7 @@ def head_page(
     )
     with styled():
         panel = page.panel(left, 0.1, wide, high)
-        outlined = kind is not None and scan is not None
-        targets = prompt.targets_of(kind, head, scan) if outlined else None
-        paint_pattern(panel, prompt, pattern, targets)
+        paint_pattern(panel, prompt, pattern, prompt.targets_of(kind, head, scan))
         queries, keys = (range(0, number, step) for number in pattern.shape)
         panel.set_xticks(keys, across, rotation=90, size=SIZE)
         panel.set_yticks(queries, down, size=SIZE)

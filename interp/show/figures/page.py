@@ -74,7 +74,9 @@ class Page:
 
 def _sides(panel: Axes) -> tuple[float, float]:
     """Height and width of a panel in inches."""
-    (width, height), place = panel.get_figure(root=True).get_size_inches(), panel.get_position()
+    figure, place = panel.figure, panel.get_position()
+    assert isinstance(figure, Figure)
+    width, height = figure.get_size_inches()
     return height * place.height, width * place.width
 
 

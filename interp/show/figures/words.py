@@ -60,8 +60,9 @@ def kind_of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> str | Non
         return None
     label = "".join(scan.frame.loc[scan.frame["name"] == str(head), "label"])
     kind = kind_of(label)
-    chosen = kind is not None and label in kind.scored_labels
-    return kind.name if chosen and kind.name in kinds_of(prompt.causal) else None
+    if kind is None or label not in kind.scored_labels:
+        return None
+    return kind.name if kind.name in kinds_of(prompt.causal) else None
 
 
 def in_words(prompt: Prompt, made_by: dict[str, Any]) -> str:
