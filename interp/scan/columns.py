@@ -173,7 +173,7 @@ def typed(frame: Any) -> pd.DataFrame:
     columns = {}
     for name in frame.columns:
         known = column(name)
-        columns[name] = makers[known.type](frame[name], known, name)
+        columns[name] = makers[known.type](pd.Series(frame[name]), known, name)
     frame = pd.DataFrame(columns, index=frame.index)
     heads = [str(Head(*place)) for place in places(frame)]
     if heads != frame["name"].tolist() or len(set(heads)) < len(heads):

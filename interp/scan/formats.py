@@ -1,6 +1,6 @@
 """The files that a table of heads is kept in: CSV, Parquet, JSON."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,14 +63,14 @@ def _write_json(frame: pd.DataFrame, made_by: dict[str, Any], path: Path) -> Non
 
 
 def _read_json(content: bytes) -> tuple[pd.DataFrame, Any]:
-    content = parsed(content)
-    heads = _part(content, "heads")
+    parts = parsed(content)
+    heads = _part(parts, "heads")
     if any(head.keys() != heads[0].keys() for head in heads):
         raise InputError("heads must have the same columns each")
-    return pd.DataFrame.from_records(heads), _part(content, "made_by")
+    return pd.DataFrame.from_records(heads), _part(parts, "made_by")
 
 
-def _part(content: dict[str, Any], name: str) -> Any:
+def _part(content: Mapping[Any, Any], name: str) -> Any:
     """A part of a file's content, if that is of this version."""
     version = content.get("schema_version")
     if version != SCHEMA_VERSION or type(version) is not int:

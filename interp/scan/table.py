@@ -66,7 +66,7 @@ class HeadScan:
         return f"HeadScan({name}: {len(self.frame)} heads: {counts})"
 
     def _repr_html_(self) -> str:
-        return self.strongest()._repr_html_()  # pyright: ignore[reportCallIssue]
+        return self.strongest().to_html()
 
     def to_frame(self) -> pd.DataFrame:
         """Copy of the table: one row per head."""
@@ -86,7 +86,7 @@ class HeadScan:
                 pieces.append(piece.assign(prompt=prompt, score=score))
         long = pd.concat(pieces, ignore_index=True).assign(model=self.made_by.get("model", ""))
         columns = ["model", "prompt", "layer", "head", "score", "value"]
-        return long[columns].dropna().reset_index(drop=True)
+        return long.reindex(columns=columns).dropna().reset_index(drop=True)
 
     def heads(self, label: str) -> list[Head]:
         """The heads with `label`, alone or among others, the strongest first."""
@@ -121,7 +121,7 @@ class HeadScan:
             }
             pieces.append(rows[["name"]].assign(label=label, **values))
         columns = ["label", "name", "score", "chance"]
-        return pd.concat(pieces, ignore_index=True)[columns]
+        return pd.concat(pieces, ignore_index=True).reindex(columns=columns)
 
     def by_distance(self) -> dict[int, str]:
         """Names of the columns with the induction score, by distance of the copies in tokens."""
