@@ -23,7 +23,7 @@ from interp.models.finite import refuse_not_finite
 from interp.models.model import check_heads
 from interp.models.plain import attention_of, plain_patterns
 from interp.models.rows import rows_by_length, to_run
-from interp.patterns.tensor import AttentionPatterns
+from interp.patterns.tensor import AttentionPatterns, Ran
 
 LOG = logging.getLogger("interp")
 
@@ -134,7 +134,7 @@ def attention_patterns(
         4 * math.prod((len(order) + _AT_WORK, *shape[1:])),
         "give fewer layers or tokens, or use interp.scan_heads, which keeps none",
     )
-    patterns = torch.zeros(shape, dtype=torch.float32).as_subclass(AttentionPatterns)
+    patterns = torch.zeros(shape, dtype=torch.float32)
 
     for (size,), rows in rows_by_length(tokens).items():
 
@@ -144,13 +144,16 @@ def attention_patterns(
                     patterns[place, rows, :, :size, :size] = pattern.cpu()
 
         run(model, tokens[rows, :size], keep, layers=layers)
-    patterns.tokens = tokens
-    patterns.layers = tuple(order)
-    patterns.texts = [model.texts_of(row[row != NONE]) for row in tokens]
-    patterns.learned_sinks, patterns.special = model.learned_sinks, model.special
-    patterns.windows = tuple(model.windows[layer] for layer in order)
-    patterns.alibi_slopes = model.alibi_slopes
-    return patterns
+    ran = Ran(
+        tokens=tokens,
+        layers=tuple(order),
+        texts=[model.texts_of(row[row != NONE]) for row in tokens],
+        special=model.special,
+        learned_sinks=model.learned_sinks,
+        windows=tuple(model.windows[layer] for layer in order),
+        alibi_slopes=model.alibi_slopes,
+    )
+    return AttentionPatterns.of(patterns, ran)
 
 
 def run_with(

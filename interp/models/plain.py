@@ -18,7 +18,7 @@ from interp.models import Model, attention_layers, cheap_forward, evaluating
 from interp.models.families import windows
 from interp.models.finite import refuse_not_finite
 from interp.models.rows import rows_by_length, segments_of
-from interp.patterns.tensor import AttentionPatterns
+from interp.patterns.tensor import AttentionPatterns, Ran
 
 Stack = Literal["encoder", "decoder", "cross"]
 """One kind of attention of an encoder-decoder."""
@@ -155,22 +155,23 @@ def plain_patterns(
             )
     wanted = attention_layers(model, layers, stack)
     found = attention_of(model, tokens, stack=stack, decoder_tokens=decoded, segments=segments)
-    kept = torch.stack([found[layer].cpu() for layer in wanted])
-    patterns = kept.as_subclass(AttentionPatterns)
-    patterns.tokens = tokens if decoded is None else decoded
-    patterns.texts = _texts(model, patterns.tokens)
-    patterns.layers, patterns.special = tuple(wanted), model.special
-    patterns.learned_sinks, patterns.stack = False, stack
-    patterns.causal = stack == "decoder"
-    if stack == "cross":
-        patterns.key_tokens, patterns.key_texts = tokens, _texts(model, tokens)
-        return patterns
-    widths = model.windows
+    cross, widths = stack == "cross", model.windows
     if stack == "decoder":  # T5Gemma has settings for each stack.
         config = model.inner.config
         widths = windows(getattr(config, "decoder", config), model.layers_of("decoder"))
-    patterns.windows = tuple(widths[layer] for layer in wanted)
-    return patterns
+    queries = tokens if decoded is None else decoded
+    ran = Ran(
+        tokens=queries,
+        layers=tuple(wanted),
+        texts=_texts(model, queries),
+        special=model.special,
+        causal=stack == "decoder",
+        windows=None if cross else tuple(widths[layer] for layer in wanted),
+        stack=stack,
+        key_tokens=tokens if cross else None,
+        key_texts=_texts(model, tokens) if cross else None,
+    )
+    return AttentionPatterns.of(torch.stack([found[layer].cpu() for layer in wanted]), ran)
 
 
 def _stack(model: Model, stack: str | None, decoder_inputs: Any) -> Stack | None:

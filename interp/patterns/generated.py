@@ -1,4 +1,4 @@
-"""The attention that `generate` returns: rows by step, stitched to one square a layer."""
+"""The attention that `generate` returns by step, joined to one square pattern a layer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from interp.patterns.tensor import FUSED, as_tensor
 
 
 def is_generated(attention: Any) -> bool:
-    """Whether it is layers within steps, as `generate(output_attentions=True)` nests them."""
+    """Whether layers are nested in steps, as `generate(output_attentions=True)` does."""
     return (
         isinstance(attention, list | tuple)
         and len(attention) > 0
@@ -26,14 +26,13 @@ def is_generated(attention: Any) -> bool:
 def stitched(steps: Sequence[Sequence[Any]]) -> list[Float[Tensor, "batch head pos pos"]]:
     """One `[batch, head, pos, pos]` a layer from what each step of generation returned.
 
-    The first step has a row for each token of the prompt, each later one a row for the token
-    before it. With a cache keys grow by as many a step; without one each step has all rows
-    again; a cache of fixed size has columns of 0 for what is yet to come. What a row does
-    not reach is 0.
+    The first step has a row for each token of the prompt, each later step a row for the token
+    before it. With a cache the keys grow by one a step; without one each step has all rows
+    again; a cache of fixed size has columns of 0 for tokens to come.
 
     Raises:
-        InputError: If there is no attention in it, steps do not grow so, or some of it is on
-            what is yet to come.
+        InputError: If there is no attention, steps do not grow so, or some attention is on
+            tokens to come.
     """
     counts = {len(step) for step in steps}
     if 0 in counts or any(layer is None for step in steps for layer in step):
@@ -55,17 +54,15 @@ def _stitch(layer: int, steps: Sequence[Any]) -> Float[Tensor, "batch head pos p
         grows = not blocks or block.shape[:2] == blocks[0].shape[:2]
         if not grows or keys < done:
             raise InputError(
-                f"patterns of generation must grow by their rows a step, got {tuple(block.shape)}"
-                f" at step {number} of layer {layer}, after {done - queries} tokens; run the model"
-                " once on the whole text instead"
+                f"patterns of generation must grow by one key a step, got {tuple(block.shape)}"
+                f" at step {number} of layer {layer}; run the model once on the whole text instead"
             )
-        if block[..., done:].any():
+        if block[..., done:].any():  # So are rows of left padding in a cache of fixed size.
             raise InputError(
-                f"patterns of generation must be 0 beyond the {done} tokens that there are, got"
-                f" more at step {number} of layer {layer}, as rows of left padding have in a cache"
-                " of fixed size: let it grow, or run the model once on the whole text instead"
+                f"patterns of generation must be 0 after token {done}, got more at step {number}"
+                f" of layer {layer}; run the model once on the whole text instead"
             )
         blocks.append(block)
-    # A pad below 0 cuts: columns of 0 that a cache of fixed size has never filled.
+    # A negative pad cuts the unfilled columns of a cache of fixed size.
     rows = [torch.nn.functional.pad(block, (0, done - block.shape[3])) for block in blocks]
     return torch.cat(rows, dim=2)

@@ -1,29 +1,29 @@
-"""Attention patterns from any source: one way in for all of them, `read_patterns`.
+"""Attention patterns from any source: `read_patterns`.
 
-Files, caches by hook name, what transformers or nnsight hand over, plain arrays: `take` finds
-the layers and the token ids in it, in the order of the layers' numbers. Nothing here needs the
-library that a thing comes from: it is known by its shape.
+Files, caches by hook name, what transformers or nnsight return, plain arrays: `take` finds the
+layers and the token ids, in the order of the layers' numbers. A source is recognized by its
+shape, so that the library it comes from need not be installed.
 """
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
-from itertools import pairwise
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from interp.errors import InputError, told, truth
+from interp.errors import InputError, checked, quoted, told
 from interp.kinds.targets import NONE
-from interp.patterns.archives import read_arrays, read_tokens
+from interp.patterns.archives import ARRAYS, TEXTS, read_file
 from interp.patterns.generated import is_generated, stitched
 from interp.patterns.tensor import (
     FUSED,
     AttentionPatterns,
+    Ran,
     as_layers,
     as_tensor,
     as_tokens,
@@ -31,7 +31,7 @@ from interp.patterns.tensor import (
 )
 
 IDS = ("tokens", "input_ids", "token_ids", "sequences")
-"""Names that token ids go by; `sequences` is what generation calls them."""
+"""Names of token ids; `sequences` is that of generation."""
 
 WHOLE = ("patterns", "pattern", "attentions", "attention", "attn")
 """Names of all layers together."""
@@ -39,56 +39,17 @@ WHOLE = ("patterns", "pattern", "attentions", "attention", "attn")
 STACKS = ("encoder_attentions", "decoder_attentions", "cross_attentions")
 
 _OUTPUTS = {"logits", "last_hidden_state", "past_key_values", "cache"}
-"""Names by which what a model returned is known where it has no attention."""
-
-_KNOWN = ("learned_sinks", "causal", "windows", "alibi_slopes", "special", "stack")
-_KNOWN += ("key_tokens", "key_texts")
-"""What `AttentionPatterns` know of themselves."""
+"""Names that show a model's output, also where it has no attention."""
 
 _MASK = "attention_mask"
 _HOOK = "hook_pattern"
 _WORD = re.compile(
     "layers?|blocks?|h|l|arr|model|transformer|self|attn|attentions?|patterns?|hook|weights|probs"
 )
-"""What a layer's name may consist of, besides its number."""
+"""Words of a layer's name, besides its number."""
 
 
-@dataclass(frozen=True)
-class Layers:
-    """Attention by layer, as its source had it, with the token ids it belongs to.
-
-    Attributes:
-        arrays: `[batch, head, query, key]` for each layer, in the source's own number format;
-            not checked yet.
-        numbers: The layers' own numbers.
-        tokens: The token ids that were run; -1 is padding.
-        learned_sinks: As `AttentionPatterns` has it, where the source says; so the rest.
-        causal: Whether no query looks ahead.
-        windows: For each layer how far it may look; None where the source tells of none.
-        alibi_slopes: Of each head; None where the source tells of none.
-        special: Ids of special tokens.
-        texts: The text of each token, for each row; None where they are not known.
-        stack: Which of an encoder-decoder's.
-        key_tokens: Of cross-attention, the token ids of the text that is looked at.
-        key_texts: Their texts.
-        named: Whether the source numbers its layers; else they count from 0.
-    """
-
-    arrays: Sequence[Tensor]
-    numbers: Sequence[int]
-    tokens: Int[Tensor, "batch pos"]
-    learned_sinks: bool = False
-    causal: bool = True
-    windows: Sequence[int | None] | None = None
-    alibi_slopes: Sequence[float] | None = None
-    special: Collection[int] = frozenset()
-    texts: Sequence[Sequence[str]] | None = None
-    stack: str | None = None
-    key_tokens: Int[Tensor, "batch key"] | None = None
-    key_texts: Sequence[Sequence[str]] | None = None
-    named: bool = True
-
-
+@checked
 def read_patterns(
     source: Any,
     tokens: Any = None,
@@ -96,7 +57,7 @@ def read_patterns(
     learned_sinks: bool | None = None,
     causal: bool | None = None,
 ) -> AttentionPatterns:
-    """Attention patterns of any source as `attention_patterns` gives them, checked.
+    """Check attention patterns of any source, as `attention_patterns` returns them.
 
     Args:
         source: A `.npy`, `.npz` or `.safetensors` file, an array or a list of one per layer,
@@ -105,117 +66,100 @@ def read_patterns(
             `output_attentions=True`, or values that nnsight saved. An array is
             `[head, query, key]`, `[batch, head, query, key]` or
             `[layer, batch, head, query, key]`, of any float type.
-        tokens: The token ids that were run, `[pos]` or `[batch, pos]`, -1 for padding; or what
-            a tokenizer returned; or a file of them (also `.json` or `.txt`). May be left out
-            where the source has them, as `tokens` or `input_ids`, and cannot be others then.
-        learned_sinks: As for `interp.classify_heads`.
-        causal: As there.
+        tokens: Token ids that were run, `[pos]` or `[batch, pos]`, -1 for padding; or what
+            a tokenizer returned; or a file of them (also `.json` or `.txt`). Not needed where
+            the source has them, as `tokens` or `input_ids`.
+        learned_sinks: Whether rows may sum to less than 1, as for `interp.classify_heads`.
+        causal: Whether no query looks ahead, as for `interp.classify_heads`.
 
     Returns:
-        `[layer, batch, head, query, key]` in float32, which knows its `tokens` and `layers`;
+        `[layer, batch, head, query, key]` in float32 with its `tokens` and `layers`;
         its `texts` are the ids where no tokenizer is known. Rows of padding are 0.
 
     Raises:
-        InputError: If there is no attention in it, names match no layer, or it is no attention
-            over the tokens, as `interp.classify_heads` says; or `learned_sinks` or `causal` is
-            neither True nor False.
+        InputError: If there is no attention, names match no layer, or it is no attention
+            over the tokens, as `interp.classify_heads` says.
     """
-    taken = take(source, tokens)
-    learned_sinks = truth(
-        "learned_sinks", taken.learned_sinks if learned_sinks is None else learned_sinks
+    ran = take(source, tokens)
+    ran = replace(
+        ran,
+        tokens=ran.tokens.cpu(),
+        learned_sinks=ran.learned_sinks if learned_sinks is None else learned_sinks,
+        causal=ran.causal if causal is None else causal,
     )
-    causal = truth("causal", taken.causal if causal is None else causal)
-    shapes = {layer.shape for layer in taken.arrays}
+    shapes = {tuple(layer.shape) for layer in ran.arrays}
     if len(shapes) > 1:
-        raise InputError(
-            "patterns of all layers must have one shape to stand in one array, got"
-            f" {' and '.join(str(tuple(s)) for s in sorted(shapes))}; classify_heads takes them"
-        )
-    stack = torch.empty(len(taken.arrays), *next(iter(shapes)), dtype=torch.float32)
-    ids = taken.tokens.cpu()
-    for own, layer, number in zip(stack, taken.arrays, taken.numbers):
+        raise InputError(f"patterns must have one shape, got {shapes}; classify_heads takes them")
+    stack = torch.empty(len(ran.arrays), *next(iter(shapes)), dtype=torch.float32)
+    for own, layer, number in zip(stack, ran.arrays, ran.layers):
         own.copy_(layer.detach())
         check_pattern(
             own,
-            ids,
+            ran.tokens,
             where=f"layer {number}",
-            learned_sinks=learned_sinks,
-            causal=causal,
-            key_tokens=taken.key_tokens,
+            learned_sinks=ran.learned_sinks,
+            causal=ran.causal,
+            key_tokens=ran.key_tokens,
         )
-    stack.masked_fill_((ids == NONE)[None, :, None, :, None], 0)
-    patterns = stack.as_subclass(AttentionPatterns)
-    patterns.tokens, patterns.layers = ids, tuple(taken.numbers)
-    texts = taken.texts or [[f"<{i}>" for i in row[row != NONE].tolist()] for row in ids]
-    patterns.texts = [list(row) for row in texts]
-    patterns.learned_sinks, patterns.causal = learned_sinks, causal
-    patterns.windows = None if taken.windows is None else tuple(taken.windows)
-    patterns.alibi_slopes = None if taken.alibi_slopes is None else tuple(taken.alibi_slopes)
-    patterns.special, patterns.stack = frozenset(taken.special), taken.stack
-    patterns.key_tokens = taken.key_tokens
-    if taken.key_texts is not None:
-        patterns.key_texts = [list(row) for row in taken.key_texts]
-    return patterns
+    stack.masked_fill_((ran.tokens == NONE)[None, :, None, :, None], 0)
+    texts = ran.texts or [[f"<{i}>" for i in row[row != NONE].tolist()] for row in ran.tokens]
+    return AttentionPatterns.of(stack, replace(ran, texts=[list(row) for row in texts]))
 
 
-def take(source: Any, tokens: Any = None) -> Layers:
-    """The layers and the token ids in `source`, which may be all that `read_patterns` takes.
+def take(source: Any, tokens: Any = None) -> Ran:
+    """The layers and token ids of any source that `read_patterns` accepts, not checked yet.
 
-    What is beyond the tokens of a buffer of fixed size and 0 is left out.
+    What a buffer of fixed size has beyond the tokens is left out if it is 0.
 
     Raises:
-        InputError: If there is no attention in it, names match no layer, or token ids are
-            neither given nor in it, or both and differ.
+        InputError: If there is no attention, names match no layer, or token ids are
+            neither given nor in the source, or both and differ.
     """
-    if isinstance(source, Layers):
+    if isinstance(source, Ran):
         return source if tokens is None else replace(source, tokens=_ids(tokens, source.tokens))
     source = saved(source)
     if isinstance(source, str | os.PathLike):
-        source = read_arrays(source)
-    numbers, known = None, {}
+        source = read_file(source, "patterns", ARRAYS)
+    numbers, context = None, {}
+    if isinstance(source, AttentionPatterns):
+        ids = _ids(tokens, source.tokens if len(source.tokens) else None)
+        arrays = as_layers(source.as_subclass(Tensor))
+        if source.key_tokens is None:
+            arrays = [_cropped(layer, ids.shape[1]) for layer in arrays]
+        texts = source.texts if tokens is None else None
+        return replace(source.ran, tokens=ids, texts=texts, arrays=arrays)
     if _is_mapping(source):
         carried = source if any(name in source for name in IDS) else None
         source, numbers = by_layer(source)
     else:
-        carried = getattr(source, "tokens", None)
-        numbers = getattr(source, "layers", None)
-        if isinstance(source, AttentionPatterns):
-            known = {name: getattr(source, name) for name in _KNOWN}
+        carried, numbers = getattr(source, "tokens", None), getattr(source, "layers", None)
         if tokens is None:
-            known["texts"] = getattr(source, "texts", None)
-    if tokens is None and carried is None:
-        raise InputError("tokens must be given: these patterns do not carry their token ids")
+            context["texts"] = getattr(source, "texts", None)
     source, ids = saved(source), _ids(tokens, carried)
     if is_generated(source):
         source = stitched(source)
         # The last token was chosen and never run.
         length = source[0].shape[-1]
         ids = ids[:, :length] if ids.shape[1] == length + 1 else ids
-    arrays = as_layers(source)
-    if known.get("key_tokens") is None:
-        arrays = [_cropped(layer, ids.shape[1]) for layer in arrays]
-    named = numbers is not None
-    numbers = list(numbers) if named else list(range(len(arrays)))
-    return Layers(arrays, numbers, ids, named=named, **known)
+    arrays = [_cropped(layer, ids.shape[1]) for layer in as_layers(source)]
+    layers = tuple(range(len(arrays)) if numbers is None else numbers)
+    return Ran(tokens=ids, layers=layers, arrays=arrays, numbered=numbers is not None, **context)
 
 
 def _ids(given: Any, carried: Any) -> Int[Tensor, "batch pos"]:
-    """The token ids that are given, or else those that came with the patterns.
-
-    Raises:
-        InputError: If there are both and they differ.
-    """
-    if given is None or carried is None:
-        return token_ids(carried if given is None else given)
-    ids = token_ids(given)
-    _refuse_differing(ids, token_ids(carried), "those that came with the patterns")
+    """The given token ids, or else those of the source; both must agree."""
+    if given is None and carried is None:
+        raise InputError("tokens must be given: these patterns do not carry their token ids")
+    ids = token_ids(carried if given is None else given)
+    if given is not None and carried is not None:
+        _refuse_differing(ids, token_ids(carried), "those that came with the patterns")
     return ids
 
 
 def _refuse_differing(
     ids: Int[Tensor, "batch pos"], others: Int[Tensor, "batch length"], which: str
 ) -> None:
-    """Refuse two lots of ids of the same rows that are not the same; padding says nothing."""
+    """Refuse ids that differ from others of the same rows, padding aside."""
     length = min(ids.shape[1], others.shape[1])
     one, other = ids[:, :length].cpu(), others[:, :length].cpu()
     if len(one) != len(other) or ((one != other) & (one != NONE) & (other != NONE)).any():
@@ -225,14 +169,11 @@ def _refuse_differing(
 def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
     """Token ids from an array, a list, what a tokenizer returned, or a file of any of these.
 
-    Where there is an `attention_mask`, it says what is padding.
-
-    Raises:
-        InputError: If there are none, they are no token ids, or two names hold different ones.
+    An `attention_mask`, where there is one, says what is padding.
     """
     tokens = saved(tokens)
     if isinstance(tokens, str | os.PathLike):
-        tokens = read_tokens(tokens)
+        tokens = read_file(tokens, "tokens", ARRAYS + TEXTS)
     if not _is_mapping(tokens):
         return as_tokens(tokens)
     named = [name for name in IDS if name in tokens]
@@ -243,7 +184,7 @@ def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
         raise InputError(f"tokens must be named tokens or input_ids, got {_listed(names)}")
     ids = as_tokens(tokens[named[0]])
     for name in named[1:]:
-        _refuse_differing(ids, as_tokens(tokens[name]), f"the {name} beside them")
+        _refuse_differing(ids, as_tokens(tokens[name]), f"the {name}")
     if _MASK not in tokens:
         return ids
     mask = as_tensor(saved(tokens[_MASK]), f"{_MASK} must be an array")
@@ -256,22 +197,17 @@ def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
 
 
 def by_layer(named: Any) -> tuple[Any, list[int] | None]:
-    """What is in a mapping as all layers together, or as one array for each layer's number.
-
-    Raises:
-        InputError: If names match no layer, or two the same.
-    """
+    """The arrays of a mapping: all layers together, or one for each layer, with the numbers."""
     names = [name for name in named.keys() if name not in (*IDS, _MASK)]  # noqa: SIM118
     if "beam_indices" in names:
         raise InputError(
-            "patterns must be of one continued text, got a beam search, whose rows change"
-            " places; run the model once on its result"
+            "patterns must be of one text, got a beam search; run the model once on its result"
         )
     whole = [name for name in names if name in WHOLE]
     if not whole and (stacks := [name for name in names if name in STACKS]):
         raise InputError(
-            f"patterns must be one kind of attention, got an encoder-decoder's"
-            f" {', '.join(stacks)}: give one of them by name, as output.{stacks[0]}"
+            f"patterns must be of one stack, got {', '.join(stacks)}: give one, as"
+            f" output.{stacks[0]}"
         )
     hooked = [name for name in names if isinstance(name, str) and name.endswith(_HOOK)]
     numbered = {name: layer_number(name) for name in hooked or names}
@@ -287,13 +223,11 @@ def by_layer(named: Any) -> tuple[Any, list[int] | None]:
         )
     if not known:
         raise InputError("patterns must hold arrays, got none")
-    if len(known) == 1 and (only := next(iter(known))) == "arr_0":
-        # What numpy calls an array that was given no name: all layers, if it has five axes.
-        return named[only], None
+    if [*known] == ["arr_0"]:  # numpy's name of an array without one.
+        return named["arr_0"], None
     order = sorted(known, key=lambda name: known[name])
-    for one, other in pairwise(order):
-        if known[one] == known[other]:
-            raise InputError(f"patterns must have one array a layer, got {one} and {other}")
+    if len(set(known.values())) < len(known):
+        raise InputError(f"patterns must have one array a layer, got {_listed(order)}")
     layers = [as_tensor(saved(named[name]), f"{name} must be an array") for name in order]
     layers = [layer[None] if layer.ndim == 3 else layer for layer in layers]
     for name, layer in zip(order, layers):
@@ -326,11 +260,7 @@ def layer_number(name: Any) -> int | None:
 
 
 def saved(value: Any) -> Any:
-    """What a proxy that nnsight saved holds as its `value`; anything else as it is.
-
-    Raises:
-        InputError: If the proxy has none, since nothing was run or saved.
-    """
+    """The `value` of a proxy that nnsight saved; anything else as it is."""
     if type(value) in (list, tuple):
         return type(value)(saved(item) for item in value)
     try:
@@ -338,25 +268,20 @@ def saved(value: Any) -> Any:
     except AttributeError:
         return value
     except Exception as error:  # Whatever a library raises where nothing was run.
-        raise InputError(
-            f"patterns must be run and saved, got a {type(value).__name__} without a value:"
-            f" {told(error)}"
-        ) from error
+        name = type(value).__name__
+        raise InputError(f"patterns must be run and saved, got {name}: {told(error)}") from error
     return value if inner is value else saved(inner)
 
 
 def carries_tokens(source: Any) -> bool:
-    """Whether something brings its token ids with it, or is a file, which may."""
+    """Whether a source has its token ids, or is a file, which may have them."""
     if hasattr(source, "tokens") or isinstance(source, str | os.PathLike):
         return True
     return _is_mapping(source) and any(name in source for name in IDS)
 
 
 def _is_mapping(source: Any) -> bool:
-    """Whether arrays are asked for by name: an ActivationCache is no dict, and acts as one.
-
-    A column of a pandas table does so too, and is an array.
-    """
+    """Whether arrays go by name: also in an ActivationCache, but not in a pandas column."""
     return isinstance(source, Mapping) or (
         hasattr(source, "keys")
         and hasattr(source, "__getitem__")
@@ -365,7 +290,7 @@ def _is_mapping(source: Any) -> bool:
 
 
 def _cropped(layer: Tensor, length: int) -> Tensor:
-    """Without what a buffer of fixed size has beyond the tokens, where that is all 0."""
+    """Without what a buffer of fixed size has after the tokens, if that is all 0."""
     if layer.shape[2] < length or layer.shape[3] < length:
         return layer
     beyond = bool(layer[:, :, length:].any() or layer[..., length:].any())
@@ -373,7 +298,7 @@ def _cropped(layer: Tensor, length: int) -> Tensor:
 
 
 def _listed(names: Sequence[Any]) -> str:
-    shown = ", ".join(repr(name)[:60] for name in names[:4])
+    shown = ", ".join(quoted(name) for name in names[:4])
     return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
 
 

@@ -11,8 +11,8 @@ from interp.files import versions
 from interp.kinds.scores import Thresholds
 from interp.kinds.targets import NONE
 from interp.patterns.classify import classify_heads
-from interp.patterns.read import Layers, read_patterns
-from interp.patterns.tensor import AttentionPatterns, beginning
+from interp.patterns.read import read_patterns
+from interp.patterns.tensor import AttentionPatterns, Ran
 from interp.scan.columns import EFFECT
 from interp.scan.table import HeadScan
 
@@ -23,7 +23,7 @@ SHOWN = 256
 
 
 def scan_given(
-    given: Layers,
+    given: Ran,
     patterns: str | os.PathLike[str],
     tokens: str | os.PathLike[str] | None = None,
     *,
@@ -56,7 +56,7 @@ def scan_given(
 
 
 def first_prompt(
-    given: Layers, *, learned_sinks: bool = False, causal: bool = True
+    given: Ran, *, learned_sinks: bool = False, causal: bool = True
 ) -> AttentionPatterns:
     """Patterns of the first `SHOWN` tokens of the first prompt.
 
@@ -66,9 +66,8 @@ def first_prompt(
     start = int((ids[0] != NONE).int().argmax())
     cut = slice(start, start + SHOWN if causal else None)
     layers = [layer[:1, :, cut, cut] for layer in given.arrays]
-    shown = Layers(layers, given.numbers, ids[:, cut])
-    patterns = read_patterns(shown, learned_sinks=learned_sinks, causal=causal)
-    return beginning(patterns, SHOWN)
+    shown = Ran(tokens=ids[:, cut], layers=given.layers, arrays=layers)
+    return read_patterns(shown, learned_sinks=learned_sinks, causal=causal).beginning(SHOWN)
 
 
 def _file(path: str | os.PathLike[str]) -> dict[str, str]:

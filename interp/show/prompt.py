@@ -181,7 +181,7 @@ def _rows_of(
     taken = take(patterns, tokens)
     causal = taken.causal if causal is None else causal
     ids, stack = taken.tokens.cpu(), taken.arrays
-    numbers = as_numbers(taken.numbers if layers is None else layers)
+    numbers = as_numbers(taken.layers if layers is None else layers)
     if len(numbers) != len(stack):
         raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
     # The patterns of `attention_patterns` were checked when they were computed.
@@ -208,7 +208,7 @@ def _rows_of(
             other,
             causal,
             taken.special,
-            layers is not None or taken.named,
+            layers is not None or taken.numbered,
         )
 
 

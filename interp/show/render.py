@@ -13,8 +13,8 @@ from interp.heads import Head
 from interp.kinds import probes
 from interp.kinds.kind import kind_of
 from interp.kinds.targets import NONE
-from interp.patterns.read import Layers, read_patterns
-from interp.patterns.tensor import AttentionPatterns, beginning
+from interp.patterns.read import read_patterns
+from interp.patterns.tensor import AttentionPatterns, Ran
 from interp.scan import given
 from interp.scan.plan import encoded_passages
 from interp.scan.scan import scan_heads
@@ -75,7 +75,7 @@ class ModelPrompts:
 
         # In a bidirectional model later tokens change the weights of earlier queries.
         row = self.rows[number][: LONGEST if self.causal else None]
-        return beginning(attention_patterns(self.model, row, layers), LONGEST)
+        return attention_patterns(self.model, row, layers).beginning(LONGEST)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class FilePrompts:
         how: Options `learned_sinks` and `causal` of `interp.read_patterns`.
     """
 
-    layers: Layers
+    layers: Ran
     file: Path
     tokens: Path | None = None
     special: Collection[int] = ()

@@ -189,26 +189,6 @@ def test_targets_of_a_batch_are_those_of_its_rows(kind):
     assert together == [listed(KINDS[kind](row[None]))[0] for row in rows]
 
 
-@pytest.mark.parametrize("kind", LABELS)
-def test_renaming_the_tokens_moves_no_target(kind):
-    rows = torch.tensor([[3, 8, 9, 7, 8, 9, 7, 8]])
-    assert listed(KINDS[kind](rows)) == listed(KINDS[kind](50_000 - rows))
-
-
-@pytest.mark.parametrize("kind", LABELS)
-def test_targets_never_write_to_the_tokens(kind):
-    rows = torch.tensor([[NONE, 7, 8, 9, 7, 8, 9, NONE]])
-    before = rows.clone()
-    KINDS[kind](rows, (8,))
-    assert torch.equal(rows, before)
-
-
-@pytest.mark.parametrize("kind", LABELS)
-@pytest.mark.parametrize("row", [[7], [NONE], [NONE, 7], [7, NONE], [NONE, NONE]], ids=str)
-def test_a_single_token_or_none_has_no_target(kind, row):
-    assert keys_of(KINDS[kind], row) == [[]] * len(row)
-
-
 def test_induction_looks_right_after_every_earlier_copy():
     row = [0, 7, 8, 9, 7, 8, 9, 7, 8, 9]
     assert keys_of(targets.induction, row)[4:] == [[2], [3], [4], [2, 5], [3, 6], [4, 7]]

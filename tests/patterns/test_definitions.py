@@ -250,21 +250,6 @@ def test_no_head_gets_above_the_ceiling(name, copies):
     assert best <= DEFINITIONS[name].ceiling(tokens) + 1e-5
 
 
-def test_the_diagonal_counts_rest_on_the_first_token_as_induction():
-    length = 50
-    tokens = copied(length, bos=False)
-    resting = perfect_pattern(tokens, "sink")
-    assert score("diagonal", resting, tokens) == close([1 / (length + 1)])
-    assert score("stripe", resting, tokens) == [0]
-
-
-def test_the_same_head_has_half_the_stripe_as_mul():
-    tokens = copied(50)
-    pattern = attention_on(tokens)
-    halved = torch.tensor(score("stripe", pattern, tokens)) * 50 / 101
-    assert score("mul_induction", pattern, tokens) == close(halved)
-
-
 # What holds for all of them.
 
 
@@ -326,13 +311,6 @@ def test_what_tokens_without_a_repeat_cannot_say_is_left_out_or_refused_when_ask
             DEFINITIONS[name].ceiling(tokens)
 
 
-def test_a_repeat_that_is_no_block_has_a_stripe_but_no_diagonal():
-    tokens = torch.tensor([[0, 1, 2, 3, 4, 5, 1, 6, 7, 8, 9, 2]])
-    scores = scores_by_definition(attention_on(tokens), tokens)
-    assert {"stripe", "prefix_mean"} <= set(scores)
-    assert not {"diagonal", "prefix_sum"} & set(scores)
-
-
 REFUSED = {
     "a name that nobody gave": (["induction_score"], torch.tensor([[1, 2]]), "names must be among"),
     "padding": (None, torch.tensor([[1, -1]]), "tokens must hold no padding"),
@@ -345,22 +323,3 @@ def test_what_cannot_be_scored_is_refused(case):
     names, tokens, message = REFUSED[case]
     with pytest.raises(interp.InputError, match=message):
         scores_by_definition(torch.eye(2)[None, None], tokens, names)
-
-
-def test_scores_before_the_softmax_are_refused():
-    with pytest.raises(interp.InputError, match="must be attention after the softmax"):
-        scores_by_definition(-torch.eye(2)[None, None], torch.tensor([[1, 2]]))
-
-
-@pytest.mark.real_model
-def test_one_real_head_has_a_number_for_each_name(real_model):
-    probe = repeated(
-        real_model.vocabulary, rows=2, length=101, bos=real_model.bos, seed=0, period=50
-    )
-    layer = interp.attention_patterns(real_model, probe.tokens)[18]
-    by_name = scores_by_definition(layer, probe.tokens)
-    scores = {name: float(values[6]) for name, values in by_name.items()}
-    assert scores["stripe"] > 0.8
-    assert scores["prefix_mean"] == pytest.approx(scores["stripe"], abs=1e-5)
-    assert scores["mul_induction"] == pytest.approx(scores["stripe"] * 50 / 101, abs=1e-5)
-    assert scores["sink_mean"] > 0.3

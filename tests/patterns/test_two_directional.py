@@ -153,21 +153,12 @@ def test_a_sink_is_told_by_its_token_where_texts_are_known():
 
 def test_patterns_that_look_ahead_are_refused_until_their_direction_is_given():
     patterns, tokens = planted()
-    with pytest.raises(interp.InputError, match="looks both ways, give causal=False"):
+    with pytest.raises(interp.InputError, match="give causal=False"):
         interp.classify_heads(patterns["next token"][None], tokens)
     assert interp.classify_heads(patterns["next token"][None], tokens, causal=False)
     padded = torch.cat([tokens[:-1], torch.tensor([-1])])
     with pytest.raises(interp.InputError, match="leave padding alone"):
         interp.classify_heads(patterns["next token"][None], padded, causal=False)
-
-
-def test_direction_is_known_to_what_was_read():
-    model = interp.load_model(encoder())
-    labels = interp.classify_heads(interp.attention_patterns(model, two_sentences()))
-    assert {head.not_measured["induction"] for head in labels} == {"the model looks both ways"}
-    assert {"next_token"} <= set(labels[0].scores)
-    causal = interp.classify_heads(interp.attention_patterns(tiny("gpt2"), [list(range(5, 40))]))
-    assert "next_token" not in {*causal[0].scores, *causal[0].not_measured}
 
 
 @pytest.mark.parametrize("text", ["", " ", ["w4 w5", ""]])
@@ -263,14 +254,6 @@ def test_what_memory_has_no_room_for_is_refused_before_an_encoder_is_run(monkeyp
     monkeypatch.undo()
     monkeypatch.setattr(memory, "available", lambda: room)
     assert interp.attention_patterns(model, ids).shape == (2, 50, 4, 32, 32)
-
-
-def test_a_bert_made_a_decoder_is_causal():
-    own = transformers.BertLMHeadModel(ENCODERS["BertForMaskedLM"]())
-    assert interp.load_model(own).direction == "both ways"
-    own.config.is_decoder = True
-    causal = transformers.BertLMHeadModel(own.config)
-    assert direction(causal.config, "BertLMHeadModel") == "causal"
 
 
 @pytest.mark.fault("B113")

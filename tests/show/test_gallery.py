@@ -423,10 +423,10 @@ def test_padding_is_cut_off_on_every_side_of_every_kind_of_pattern():
         assert (kept - together[1, row, 2, : len(ids), : len(ids)]).abs().max() < CLOSE
     stack = torch.zeros(1, 2, 1, 4, 5)
     stack[0, 0, 0], stack[0, 1, 0, 2:, 2:] = 1 / 5, 1 / 3
-    across = interp.patterns.read.Layers(
-        [stack[0]],
-        [0],
-        torch.tensor([[1, 2, 3, 4], [-1, -1, 5, 6]]),
+    across = interp.patterns.tensor.Ran(
+        arrays=[stack[0]],
+        layers=[0],
+        tokens=torch.tensor([[1, 2, 3, 4], [-1, -1, 5, 6]]),
         causal=False,
         stack="cross",
         key_tokens=torch.tensor([[1, 2, 3, 4, 5], [-1, -1, 6, 7, 8]]),
