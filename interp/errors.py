@@ -81,7 +81,7 @@ def checked(function: F) -> F:
     """
     if isinstance(function, type):  # Its constructor, such as that of a dataclass.
         function.__init__ = checked(function.__init__)
-        return function
+        return cast(F, function)
     signature = inspect.signature(function)
     kinds: dict[str, TypeAdapter[Any]] = {
         name: TypeAdapter(parameter.annotation)

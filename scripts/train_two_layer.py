@@ -9,7 +9,7 @@ checkpoint, and with more STEPS it continues a finished run; the result is the s
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -37,7 +37,7 @@ def main(
     from interp.errors import InputError
 
     formats = command.listed(format, command.FORMATS, name="--format")
-    recipe = Recipe(period=period, seed=seed)
+    recipe = Recipe(period=cast(Any, period), seed=seed)
     if len(beside or []) > 2:
         raise InputError(f"--beside must name at most 2 folders, got {len(beside or [])}")
     for name in ("config.json", "model.safetensors", checkpoint.FILE, checkpoint.RECORD):
