@@ -165,10 +165,10 @@ def test_without_a_fused_kernel_tiles_give_the_same(monkeypatch, caplog):
     model = interp.load_model(tiny("llama"))
     fused = interp.scan_heads(model, rows=2, quick=True)
     caplog.set_level("INFO", logger="interp")
-    assert "by tiles" not in caplog.text
+    assert "tiles" not in caplog.text
     monkeypatch.setattr("interp.models.stream.FUSED_ON", ())
     tiled = interp.scan_heads(model, rows=2, quick=True)
-    assert "no fused kernel gives log-sum-exps on cpu: attention goes by tiles" in caplog.text
+    assert "tiles" in caplog.text
     for kind in ("induction", "previous_token", "sink"):
         ours = torch.tensor(tiled.frame[kind].to_list())
         assert torch.allclose(ours, torch.tensor(fused.frame[kind].to_list()), atol=1e-5)
