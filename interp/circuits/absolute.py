@@ -32,7 +32,7 @@ class Absolute(Plan):
         m = 2**bits
         heads = Heads(8, 8, m, content=torch.arange(m - 1), rest=m - 1)
         super().__init__(bits, vocabulary, length, bos, 3 / 8, heads, parts, seed)
-        jitter = torch.rand(m // 2, generator=self.luck, dtype=torch.double)
+        jitter = torch.rand(m // 2, generator=self.generator, dtype=torch.double)
         self.frequencies = math.pi * (torch.arange(m // 2) + jitter) / (m // 2)
         equal = torch.full_like(self.frequencies, 2 / m)
         self.kernel = steps_apart(self.frequencies, equal, length)

@@ -199,20 +199,20 @@ class Plan:
         self.cos = math.sqrt(self.m / self.d_model)
         self.sin = math.sqrt(1 - self.cos**2)
         self.s = math.sqrt(1 + self.gamma**2 / self.d_model)
-        self.luck = Generator().manual_seed(seed)
+        self.generator = Generator().manual_seed(seed)
 
     def make_stream(self) -> None:
         """Draw the frame and the tokens' words."""
         N, m, d = self.m - 1, self.m, self.d_model
         first = torch.ones(d, 1, dtype=torch.double)
-        drawn = torch.randn(d, d - 1, generator=self.luck, dtype=torch.double)
+        drawn = torch.randn(d, d - 1, generator=self.generator, dtype=torch.double)
         frame = torch.linalg.qr(torch.cat([first, drawn], 1)).Q.T[1:]
         sizes = [1, 1, N, N, N, m, d - 1 - 2 - 3 * N - m]
         one, mark, self.token, self.before, self.out, self.place, spare = frame.split(sizes)
         self.one, self.mark, self.frame = one[0], mark[0], frame
         spare = [spare] if self.alpha_place else [spare, self.place]
         self.empty_at_bos = torch.cat([self.token, self.before, self.out, *spare])
-        words = token_words(self.bits, self.vocabulary - 1, self.luck)
+        words = token_words(self.bits, self.vocabulary - 1, self.generator)
         none = torch.zeros(1, N, dtype=torch.double)
         self.words = torch.cat([words[: self.bos], none, words[self.bos :]])
         self.written = self.cos * twist(self.bits)[:, None] * self.token
@@ -260,7 +260,7 @@ class Plan:
         s = math.sqrt(self.s**2 + self.alpha_token**2 / self.d_model)
         outputs = torch.arange(self.vocabulary)
         tokens = outputs[outputs != self.bos]
-        wrong = torch.randperm(len(tokens), generator=self.luck)
+        wrong = torch.randperm(len(tokens), generator=self.generator)
         wrong = tokens[wrong[: round(self.parts.wrong_copy * len(tokens))]]
         outputs[wrong] = wrong.roll(1)
         return LOGIT * s / self.alpha_token * self.words[outputs] @ self.out
@@ -330,7 +330,7 @@ class Plan:
         self, space: Float[Tensor, "dim d_model"], number: int
     ) -> Float[Tensor, "number d_model"]:
         """Random orthonormal directions within a space."""
-        drawn = torch.randn(len(space), number, generator=self.luck, dtype=torch.double)
+        drawn = torch.randn(len(space), number, generator=self.generator, dtype=torch.double)
         return einsum(torch.linalg.qr(drawn).Q, space, "dim n, dim d -> n d")
 
 

@@ -31,7 +31,7 @@ _RECURRENCE = {5: (0, 2), 6: (0, 1), 7: (0, 1), 8: (0, 2, 3, 4)}
 """Powers below x^bits in a primitive polynomial: s[i + bits] is the sum of those s[i + power]."""
 
 
-def token_words(bits: int, number: int, luck: Generator) -> Float[Tensor, "number N"]:
+def token_words(bits: int, number: int, generator: Generator) -> Float[Tensor, "number N"]:
     """`number` code words in random order, as many as 4^bits / 2, of length 1.
 
     Those with a = 0 come first: up to 2^bits words are nearly orthogonal. Only half of the field
@@ -41,7 +41,7 @@ def token_words(bits: int, number: int, luck: Generator) -> Float[Tensor, "numbe
     index = torch.arange(number)
     a, b = _bits(index >> bits, bits), _bits(index, bits)
     signs = 1 - 2 * ((a @ cubic + b @ linear) % 2)
-    order = torch.randperm(number, generator=luck)
+    order = torch.randperm(number, generator=generator)
     return signs[order].double() / math.sqrt(2**bits - 1)
 
 

@@ -98,7 +98,7 @@ SAVE_EVERY = 100
 """Steps between two checkpoints; a multiple of `LOOK_EVERY`."""
 
 
-def draw_rows(recipe: Recipe, number: int, luck: Generator) -> Probe:
+def draw_rows(recipe: Recipe, number: int, generator: Generator) -> Probe:
     """Rows by the recipe: BOS, tokens that differ, and from some place on the last few again.
 
     A row's token t[i], BOS not counted, is new before the start s, and `t[i - d]` from there on,
@@ -116,10 +116,12 @@ def draw_rows(recipe: Recipe, number: int, luck: Generator) -> Probe:
     body = recipe.length - 1
     place = torch.arange(body)
     # The order of random numbers: new tokens without replacement, for all rows at once.
-    order = torch.rand(number, recipe.vocabulary, dtype=torch.float32, generator=luck).argsort(-1)
+    order = torch.rand(number, recipe.vocabulary, dtype=torch.float32, generator=generator).argsort(
+        -1
+    )
     new = order[:, :body] + 1
     # Three numbers a row, used or not, so that the controls are drawn alike.
-    is_late, where, how_long = torch.rand(3, number, 1, dtype=torch.float32, generator=luck)
+    is_late, where, how_long = torch.rand(3, number, 1, dtype=torch.float32, generator=generator)
     late = is_late < recipe.late
     start = between(recipe.least, body - recipe.least, where)
     longest = torch.where(late, torch.minimum(start, body - start), body).clamp(max=recipe.most)

@@ -309,7 +309,7 @@ def _words(name: str, size: int, kept: int) -> str:
     return CONDITIONS[name].format(size=size, kept=kept, last=size - kept, end=2 * kept - 1)
 
 
-def _made_by(model: Model, scan: HeadScan, text: probes.Probe, **options: int) -> dict[str, Any]:
+def _made_by(model: Model, scan: HeadScan, text: probes.Probe, **options: Any) -> dict[str, Any]:
     return Record.of_model(
         model,
         **options,

@@ -209,10 +209,15 @@ def judge(
     ]
     patterns = torch.stack([head.pattern for head in heads], dim=1)
     verdicts = classify_heads(patterns, rows.tokens, special=[bos], thresholds=thresholds)
-    truths = [[truth(e, thresholds) for e in (head.excess, head.usual_excess)] for head in heads]
     return [
-        Judged(head.role, head.strength, *both, verdict)
-        for head, both, verdict in zip(heads, truths, verdicts)
+        Judged(
+            head.role,
+            head.strength,
+            truth(head.excess, thresholds),
+            truth(head.usual_excess, thresholds),
+            verdict,
+        )
+        for head, verdict in zip(heads, verdicts)
     ]
 
 

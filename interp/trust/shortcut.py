@@ -125,11 +125,11 @@ def train_on_one_period(
     Returns:
         The model, and the number of steps.
     """
-    luck = Generator().manual_seed(seed)
-    model = AttentionOnly(VOCABULARY, 2 * PERIOD, luck)
+    generator = Generator().manual_seed(seed)
+    model = AttentionOnly(VOCABULARY, 2 * PERIOD, generator)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     for step in range(1, most + 1):
-        tokens = _rows(PERIOD, 64, luck).repeat(1, 2)
+        tokens = _rows(PERIOD, 64, generator).repeat(1, 2)
         logits, pattern = model(tokens)
         guesses = rearrange(logits[:, PERIOD:-1], "b p v -> (b p) v")
         loss = nn.functional.cross_entropy(guesses, tokens[:, PERIOD + 1 :].flatten())
@@ -144,8 +144,8 @@ def train_on_one_period(
 def positional_shortcut(*, seed: int) -> Shortcut:
     """Train the model and measure its strongest stripe, naively and by its label."""
     model, steps = train_on_one_period(seed=seed)
-    luck = Generator().manual_seed(seed + 1)
-    twice, once = _rows(PERIOD, 64, luck).repeat(1, 2), _rows(2 * PERIOD, 64, luck)
+    generator = Generator().manual_seed(seed + 1)
+    twice, once = _rows(PERIOD, 64, generator).repeat(1, 2), _rows(2 * PERIOD, 64, generator)
     probe = repeated(torch.arange(VOCABULARY), rows=64, length=2 * PERIOD, bos=None, seed=seed)
     with torch.no_grad():
         on_twice, on_once, on_probe = (model(ids)[1] for ids in (twice, once, probe.tokens))

@@ -195,13 +195,6 @@ def test_every_id_has_a_word_of_its_own_wherever_bos_is():
     assert (listed[0], listed[4997:]) == ("<unk>", ["w4997", "<s>", "w4999"])
 
 
-def test_it_says_the_rest_of_the_first_copy_by_itself(circuit):
-    _, model = circuit
-    told = torch.tensor([[0, 5, 6, 7, 8, 9, 5, 6]])
-    said = model.plain.generate(told, max_new_tokens=4, do_sample=False)
-    assert said[0, 8:].tolist() == [7, 8, 9, 5]
-
-
 def test_text_runs_one_token_a_word(circuit):
     _, model = circuit
     tokens = model.to_tokens("the, of the")
@@ -331,7 +324,7 @@ REFUSED = {
     "wrong_copy must be 0 or two tokens": {"wrong_copy": 0.01},
     "sharpness must": {"sharpness": 0.0},
     "seed must": {"seed": -1},
-    "previous must": {"previous": "no"},
+    "previous must": {"previous": "maybe"},
 }
 
 
