@@ -127,15 +127,8 @@ def one_prompt(
 ) -> Prompt:
     """The prompt in `row` of patterns of any source, as `interp.gallery` takes them.
 
-    Args:
-        patterns: As for `interp.gallery`, like the next three; or a `Prompt`, which is returned.
-        tokens: Token ids that were run.
-        texts: Text of each token.
-        layers: Numbers of the layers.
-        row: Row of a batch; a batch of several prompts requires it.
-        whole: Number of tokens of the whole prompt, if the patterns are cut.
-        causal: Whether each query sees only itself and earlier tokens.
-        cross: Whether cross-attention is accepted.
+    A `Prompt` is returned as it is. `whole` is the number of tokens before a cut, and `cross`
+    says whether cross-attention is accepted.
     """
     if isinstance(patterns, Prompt):
         return patterns

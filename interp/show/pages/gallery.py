@@ -101,18 +101,8 @@ def gallery_of_model(
 ) -> Gallery:
     """`gallery` of a model's attention on each of `inputs`, with one layer in memory at a time.
 
-    Args:
-        scan: Table of this model.
-        model: Model that runs the prompts.
-        inputs: Texts, or rows of token ids.
-        heads: As for `gallery`, like the next three.
-        titles: Names of the prompts; by default their beginnings, as the tokenizer reads them.
-        title: Title of the page.
-        limit: Largest size of the page in millions of bytes.
-        progress: Function that is called with the number of finished prompts and of all.
-
-    Raises:
-        InputError: As `gallery`, and if a prompt is empty or too long.
+    `inputs` are texts or rows of token ids, and `progress` is called with the number of finished
+    prompts and of all. The other arguments are those of `gallery`.
     """
     from interp.models import hooks
 

@@ -117,14 +117,7 @@ class PackedPrompt(Prompt):
     def of(
         cls, prompt: Prompt, scan: HeadScan, title: str | None, reads: str | None = None
     ) -> "PackedPrompt":
-        """A prompt without weights; `add` adds them.
-
-        Args:
-            prompt: The prompt in full.
-            scan: Table with the thresholds and special ids.
-            title: Name of the prompt; by default its length and beginning.
-            reads: The prompt as text, if a tokenizer is known; by default its tokens joined.
-        """
+        """A prompt without weights; `add` adds them. `reads` is the prompt as one text."""
         thresholds, text = thresholds_of(scan), prompt.text.beginning(LONGEST)
         special = sorted({*special_of(scan), *prompt.special})
         targets = {}

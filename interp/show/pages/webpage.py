@@ -40,13 +40,8 @@ def page(
 ) -> str:
     """The HTML of a gallery, which refers to nothing outside.
 
-    Args:
-        title: Title, as plain text.
-        data: Data of the page's script.
-        blocks: Packed weights by the id of their element.
-        picture: All heads as a PNG, for a reader without scripts.
-        table: The same as text, a row per head.
-        interactive: Whether to include circuitsvis' script, if it is installed.
+    `blocks` are packed weights by the id of their element. A reader without scripts sees `picture`
+    (PNG) and `table`, a row per head. An `interactive` page has circuitsvis' script, if installed.
     """
     style, script = _asset("gallery.css"), _asset("gallery.js") + _asset("view.js")
     allowed = [script]
@@ -79,12 +74,7 @@ def page(
 
 
 def lab_page(title: str, data: Mapping[str, Any]) -> str:
-    """The HTML of the attention lab, in the gallery's style.
-
-    Args:
-        title: Title, as plain text.
-        data: Data of the page's script.
-    """
+    """The HTML of the attention lab, in the gallery's style."""
     parts = ("lab_maths", "lab_widgets", "lab_scores", "lab_heads", "lab")
     return document(
         "lab.html",
@@ -105,17 +95,7 @@ def document(
     allowed: Iterable[str] = (),
     **parts: str,
 ) -> str:
-    """A filled template, with a policy that runs only its own scripts and fetches nothing.
-
-    Args:
-        template: Name of its file.
-        title: Title, as plain text.
-        data: Data of the page's script, which becomes JSON.
-        style: The page's CSS.
-        script: The page's script.
-        allowed: Other scripts that it starts.
-        parts: Other fields of the template, as HTML.
-    """
+    """A filled template, with a policy that runs only its own scripts and fetches nothing."""
     hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in (script, *allowed))
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;"
@@ -136,10 +116,6 @@ def frame(document: str, *, height: int) -> str:
 
     The frame has no origin and no access to the notebook: two on one page do not affect each
     other. It is ASCII, so that the hash of its script is right in any encoding of the notebook.
-
-    Args:
-        document: The page.
-        height: Height of the frame in pixels; a reader can drag it taller.
     """
     inside = html.escape(document).encode("ascii", "xmlcharrefreplace").decode("ascii")
     return (
