@@ -333,7 +333,7 @@ def test_an_embedding_of_another_width_is_refused():
     sizes = {**SIZES, **SMALL, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
     config = transformers.OPTConfig(**sizes, ffn_dim=64, word_embed_proj_dim=16)
     model = interp.load_model(transformers.AutoModelForCausalLM.from_config(config).eval())
-    with pytest.raises(InputError, match="got one of 16 dimensions in a stream of 32"):
+    with pytest.raises(InputError, match="got 16 dimensions in a stream of 32"):
         embedding(model, model.vocabulary[:3])
 
 
