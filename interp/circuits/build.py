@@ -2,14 +2,13 @@
 
 import re
 from collections import Counter
-from dataclasses import asdict, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from interp.circuits.absolute import Absolute
-from interp.circuits.built import BITS, LONGEST, MOST_SHARP, Built, Parts, Share
+from interp.circuits.built import MOST_SHARP
 from interp.circuits.rotary import Rotary
 from interp.errors import InputError, Seed, Whole, checked
 from interp.kinds.probes import passages
@@ -17,28 +16,21 @@ from interp.kinds.probes import passages
 if TYPE_CHECKING:
     from interp.models import Model
 
-LEAST = 8
-"""Fewest ids and positions: below, there is hardly anything to repeat."""
+BITS = (5, 6, 7, 8)
+"""Sizes of the code words that are tried: they have 2^bits - 1 numbers, the stream 8 * 2^bits."""
 
-MOST = 4 ** BITS[-1] // 2 + 1
-"""Most ids, BOS among them."""
-
-Positions = Annotated[Literal["absolute", "rotary"], Field()]
-Vocabulary = Annotated[Whole, Field(ge=LEAST, le=MOST)]
-Length = Annotated[Whole, Field(ge=LEAST, le=LONGEST)]
-Sharpness = Annotated[float, Field(strict=True, gt=0, le=10 * MOST_SHARP)]
-KeyValueHeads = Annotated[Literal[1, 2, 4], Field()]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
 @checked
 def build_circuit(
-    positions: Positions,
-    vocabulary: Vocabulary,
-    length: Length,
+    positions: Annotated[Literal["absolute", "rotary"], Field()],
+    vocabulary: Annotated[Whole, Field(ge=8, le=4 ** BITS[-1] // 2 + 1)],
+    length: Annotated[Whole, Field(ge=8, le=4096)],
     *,
-    sharpness: Sharpness | None = None,
+    sharpness: Annotated[float, Field(strict=True, gt=0, le=10 * MOST_SHARP)] | None = None,
     bos: Annotated[Whole, Field(ge=0)] = 0,
-    kv_heads: KeyValueHeads | None = None,
+    kv_heads: Annotated[Literal[1, 2, 4], Field()] | None = None,
     previous: bool = True,
     match: bool = True,
     blur: Share = 0.0,
@@ -83,75 +75,43 @@ def build_circuit(
         >>> toy.plain.generate(toy.to_tokens([[0, 5, 6, 7, 5]]), max_new_tokens=2)[0].tolist()
         [0, 5, 6, 7, 5, 6, 7]
     """
-    parts = Parts(previous, match, blur, wrong_copy)
-    built = weights_of(
-        positions,
-        vocabulary,
-        length,
-        sharpness=sharpness,
-        bos=bos,
-        kv_heads=kv_heads,
-        parts=parts,
-        seed=seed,
-    )
-    from interp.models import assembled
-
-    return assembled(
-        built.family,
-        built.settings,
-        built.weights,
-        bos=built.bos,
-        words=words(built.settings["vocab_size"], built.bos),
-        name=f"hand-built-{positions}",
-    )
-
-
-def weights_of(
-    positions: str,
-    vocabulary: int,
-    length: int,
-    *,
-    sharpness: float | int | None,
-    bos: int,
-    kv_heads: int | None,
-    parts: Parts,
-    seed: int,
-) -> Built:
-    """The circuit of `build_circuit` as weights alone."""
     if bos >= vocabulary:
         raise InputError(f"bos must be below the vocabulary of {vocabulary} ids, got {bos}")
     if kv_heads is not None and positions == "absolute":
         raise InputError(f"kv_heads must be left out with absolute positions, got {kv_heads}")
-    if parts.wrong_copy > 0 and round(parts.wrong_copy * (vocabulary - 1)) < 2:
-        raise InputError(
-            f"wrong_copy must be 0 or two tokens of {vocabulary - 1} at least,"
-            f" got {parts.wrong_copy}"
-        )
-    for bits in BITS:
-        if vocabulary - 1 > 4**bits // 2:
-            continue
-        if positions == "absolute":
-            plan = Absolute(bits, vocabulary, length, bos, parts, seed)
-        else:
-            plan = Rotary(bits, vocabulary, length, bos, kv_heads or 2, parts, seed)
-        needed = plan.needed()
-        if needed is not None:
-            built = plan.build(needed if sharpness is None else float(sharpness))
-            return _described(built, positions, seed)
-    raise AssertionError(f"no width holds {vocabulary} ids and {length} positions")
-
-
-def _described(built: Built, positions: str, seed: int) -> Built:
-    """The circuit with its record among its settings, so that it stays with the model."""
-    record = {
-        "positions": positions,
-        "previous_token_head": str(built.previous),
-        "induction_head": str(built.induction),
-        "sharpness": built.sharpness,
-        **asdict(built.parts),
+    if wrong_copy > 0 and round(wrong_copy * (vocabulary - 1)) < 2:
+        least = f"0 or two tokens of {vocabulary - 1} at least"
+        raise InputError(f"wrong_copy must be {least}, got {wrong_copy}")
+    asked: dict[str, Any] = {
+        **{"previous": previous, "match": match, "blur": blur, "wrong_copy": wrong_copy},
         "seed": seed,
     }
-    return replace(built, settings={**built.settings, "hand_built": record})
+    Plan = Absolute if positions == "absolute" else Rotary
+    grouped = {} if kv_heads is None else {"kv_heads": kv_heads}
+    plans = (
+        Plan(bits, vocabulary, length, bos, **grouped, **asked)
+        for bits in BITS
+        if vocabulary - 1 <= 4**bits // 2
+    )
+    plan, needed = next((plan, s) for plan in plans if (s := plan.needed()) is not None)
+    sharpness = needed if sharpness is None else float(sharpness)
+    record = {
+        "positions": positions,
+        "previous_token_head": str(plan.previous_head),
+        "induction_head": str(plan.induction_head),
+        "sharpness": sharpness,
+        **asked,
+    }
+    from interp.models import assembled
+
+    return assembled(
+        plan.family,
+        {**plan.settings(), "hand_built": record},
+        plan.build(sharpness),
+        bos=bos,
+        words=words(vocabulary, bos),
+        name=f"hand-built-{positions}",
+    )
 
 
 def words(vocabulary: int, bos: int) -> list[str]:

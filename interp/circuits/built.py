@@ -48,15 +48,14 @@ the first repeat. Idle heads have random W_V and W_O, attend to BOS, and write n
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import ClassVar, NamedTuple
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Generator, Tensor
 
-from interp.circuits.codes import alike, sharpness_to_look_back, token_words, twist
+from interp.circuits.codes import alike, looking_back, token_words, twist
 from interp.heads import Head
 
 MASS = 0.9999
@@ -65,66 +64,11 @@ MASS = 0.9999
 MOST_SHARP = 150
 """Highest sharpness that is chosen: beyond, bfloat16 no longer distinguishes scores."""
 
-BITS = (5, 6, 7, 8)
-"""Code words have 2^bits - 1 numbers, and the stream 8 * 2^bits."""
-
-LONGEST = 4096
-"""Most positions."""
-
 LOGIT = 30.0
 """Logit of the right next token; another's is at most a quarter of it, and some leak."""
 
-Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of the circuit, and their faults.
-
-    Attributes:
-        previous: Whether there is a previous-token head; without, it is one more idle head.
-        match: Whether layer 1 compares tokens; without, its head always attends to BOS.
-        blur: Share of the previous-token head's attention that goes two tokens back instead,
-            from 0 to 1, where rows are long enough for that.
-        wrong_copy: Share of the tokens that are copied as another one, from 0 to 1: the attention
-            is right, the output is not. With 1 every token is.
-    """
-
-    previous: bool = True
-    match: bool = True
-    blur: float | int = 0.0
-    wrong_copy: float | int = 0.0
-
-
-@dataclass(frozen=True)
-class Built:
-    """A circuit as weights, by the names that transformers gives them.
-
-    Attributes:
-        family: `gpt2` or `llama`.
-        settings: Configuration of that family.
-        weights: All of them.
-        bos: Id of the sink.
-        previous: The previous-token head.
-        induction: The induction head.
-        sharpness: Score, in nats, of the right key, before the softmax.
-        bits: Code words have 2^bits - 1 numbers.
-        parts: Parts and faults.
-    """
-
-    family: str
-    settings: dict[str, Any]
-    weights: dict[str, Float[Tensor, "..."]]
-    bos: int
-    previous: Head
-    induction: Head
-    sharpness: float
-    bits: int
-    parts: Parts
-
-
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """Weights of one layer's heads."""
 
     W_Q: Float[Tensor, "head d_model d_head"]
@@ -132,122 +76,91 @@ class Layer:
     W_V: Float[Tensor, "kv_head d_model d_head"]
     W_O: Float[Tensor, "head d_head d_model"]
 
+    def joined(self) -> list[Float[Tensor, "d_in d_out"]]:
+        """One matrix each for the queries, keys, values and outputs of all heads."""
+        *inputs, W_O = self
+        joined = [rearrange(W, "head d_in d_head -> d_in (head d_head)") for W in inputs]
+        return [*joined, rearrange(W_O, "head d_head d_out -> (head d_head) d_out")]
 
-@dataclass(frozen=True)
-class Heads:
-    """The layout of a layer's heads.
+
+@dataclass
+class Plan:
+    """One circuit: what absolute and rotary positions share.
+
+    Arguments are those of `build_circuit`, and `bits`: code words have N = 2^bits - 1 numbers.
 
     Attributes:
-        number: Number of query heads.
-        kv: Number of key-value heads, each for as many query heads in turn.
-        size: d_head.
         content: Dimensions of a head in which words are compared.
-        rest: The dimension in which `one` meets `bos`.
+        kernel: Product of two positions by their distance (`interp.circuits.codes`).
         turn: Largest change of the product of two words by positions.
     """
 
-    number: int
-    kv: int
-    size: int
-    content: Int[Tensor, " N"]
-    rest: int
-    turn: float = 0.0
+    bits: int
+    vocabulary: int
+    length: int
+    bos: int = 0
+    kv_heads: int = 2
+    previous: bool = True
+    match: bool = True
+    blur: float = 0.0
+    wrong_copy: float = 0.0
+    seed: int = 0
 
-    def owner(self, head: Head) -> int:
-        """The key-value head that a query head reads."""
-        return head.head // (self.number // self.kv)
+    family: ClassVar[str]
+    n_heads: ClassVar[int]
+    place_share: ClassVar[float]
+    """Share of the stream's square size that absolute positions have."""
+    previous_head: ClassVar[Head]
+    induction_head: ClassVar[Head]
 
-
-class Plan:
-    """The stream of one circuit, and the heads that do not depend on the kind of positions.
-
-    Args:
-        bits: Code words have N = 2^bits - 1 numbers.
-        vocabulary: Number of ids, BOS among them.
-        length: Number of positions.
-        bos: Id of the sink.
-        place: Share of the stream's square size that absolute positions have.
-        heads: Layout of the heads.
-        parts: Parts and faults.
-        seed: Seed of frame, words, and idle heads.
-
-    Attributes:
-        kernel: Product of two positions by their distance (`interp.circuits.codes`).
-    """
-
-    kernel: Float[Tensor, " distance"]
-
-    def __init__(
-        self,
-        bits: int,
-        vocabulary: int,
-        length: int,
-        bos: int,
-        place: float,
-        heads: Heads,
-        parts: Parts,
-        seed: int,
-    ) -> None:
-        self.vocabulary, self.length, self.bos = vocabulary, length, bos
-        self.bits, self.heads, self.parts = bits, heads, parts
-        self.m = 2**bits
-        self.d_model = 8 * self.m
-        self.alpha_one = math.sqrt(self.d_model / 8)
-        self.alpha_place = math.sqrt(self.d_model * place)
-        self.alpha_token = math.sqrt(self.d_model * (7 / 8 - place))
+    def __post_init__(self) -> None:
+        self.m = 2**self.bits
+        self.N, self.d_model = self.m - 1, 8 * self.m
+        self.d_head = self.d_model // self.n_heads
+        self.alpha_one = math.sqrt(self.m)
+        self.alpha_place = math.sqrt(self.d_model * self.place_share)
+        self.alpha_token = math.sqrt(self.d_model * (7 / 8 - self.place_share))
         self.gamma = self.alpha_token / 2
         self.cos = math.sqrt(self.m / self.d_model)
         self.sin = math.sqrt(1 - self.cos**2)
         self.s = math.sqrt(1 + self.gamma**2 / self.d_model)
-        self.generator = Generator().manual_seed(seed)
-
-    def make_stream(self) -> None:
-        """Draw the frame and the tokens' words."""
-        N, m, d = self.m - 1, self.m, self.d_model
-        first = torch.ones(d, 1, dtype=torch.double)
-        drawn = torch.randn(d, d - 1, generator=self.generator, dtype=torch.double)
-        frame = torch.linalg.qr(torch.cat([first, drawn], 1)).Q.T[1:]
-        sizes = [1, 1, N, N, N, m, d - 1 - 2 - 3 * N - m]
-        one, mark, self.token, self.before, self.out, self.place, spare = frame.split(sizes)
-        self.one, self.mark, self.frame = one[0], mark[0], frame
-        spare = [spare] if self.alpha_place else [spare, self.place]
-        self.empty_at_bos = torch.cat([self.token, self.before, self.out, *spare])
-        words = token_words(self.bits, self.vocabulary - 1, self.generator)
-        none = torch.zeros(1, N, dtype=torch.double)
-        self.words = torch.cat([words[: self.bos], none, words[self.bos :]])
-        self.written = self.cos * twist(self.bits)[:, None] * self.token
-        self.written = self.written + self.sin * self.before
-
-    def margins(self) -> tuple[float, float, float]:
-        """The least score of a match and the most of another key, and the least s / s_i.
-
-        In units of the sharpness, as derived above.
-        """
-        likest, twisted = alike(self.bits, self.vocabulary - 1)
-        leak = self.cos / 2 * twisted
-        cross = 2 * self.gamma * self.alpha_token * self.cos * twisted / self.d_model
-        low, high = (math.sqrt(self.s**2 + sign * cross) for sign in (-1, 1))
-        match = self.s / high * (1 - leak - self.heads.turn)
-        other = self.s / low * (max(likest, 0) + leak + self.heads.turn)
-        return match, other, self.s / high
-
-    def sharpness_to_match(self) -> float:
-        """The sharpness at which layer 1 keeps the promise of MASS."""
-        match, other, least = self.margins()
-        lost = math.log(2 / (1 - MASS))
-        return (2 * lost + math.log(self.length)) / (least * (match - other))
+        self.generator = Generator().manual_seed(self.seed)
+        self.turn = 0.0
+        self.content: Int[Tensor, " N"]
+        self.kernel: Float[Tensor, " distance"]
 
     def needed(self) -> float | None:
-        """The sharpness that keeps the promise in both layers; None if it is too high."""
-        first = sharpness_to_look_back(self.kernel, MASS, MOST_SHARP)
-        if first is None or self.sharpness_to_match() > MOST_SHARP:
-            return None
-        return float(math.ceil(max(first, self.sharpness_to_match())))
+        """The sharpness that keeps the promise of MASS in both layers; None if it is too high.
 
-    def rest(self, sharpness: float) -> float:
-        """The score of BOS, in units of the sharpness: as sure with a match as without."""
-        match, other, least = self.margins()
-        return (match + other + math.log(self.length) / (least * sharpness)) / 2
+        In layer 0 it is that of the longest row, which has the most keys.
+        """
+        candidates = torch.arange(1, MOST_SHARP + 1)
+        back = torch.softmax(candidates[:, None] * looking_back(self.kernel, (1.0, 0.0)), -1)
+        enough = candidates[back[:, 1] >= MASS].tolist()
+        match, other, least = self._margins()
+        lost = math.log(2 / (1 - MASS))
+        to_match = (2 * lost + math.log(self.length)) / (least * (match - other))
+        if not enough or to_match > MOST_SHARP:
+            return None
+        return float(math.ceil(max(enough[0], to_match)))
+
+    def layers(self, sharpness: float) -> tuple[Layer, Layer]:
+        """Both layers; the queries and keys of the previous-token head are still idle."""
+        # The factor of queries and of keys of unit vectors that gives scores of `sharpness` nats.
+        self.sharpness, self.root = sharpness, math.sqrt(sharpness * math.sqrt(self.d_head))
+        self._make_stream()
+        first, second = self._idle(), self._idle()
+        if self.previous:
+            read, write = self.token.T / self.alpha_token, self.gamma * self.written
+            self._carry(first, self.previous_head, read, write)
+        self._match(second)
+        read, write = self.s / self.alpha_token * self.token.T, self.alpha_token * self.out
+        self._carry(second, self.induction_head, read, write)
+        return first, second
+
+    def key_value_head(self, head: Head) -> int:
+        """The key-value head that a query head reads."""
+        return head.head // (self.n_heads // self.kv_heads)
 
     def embedding(self) -> Float[Tensor, "vocabulary d_model"]:
         """W_E: each token's word and `one`; for BOS its own direction."""
@@ -261,84 +174,78 @@ class Plan:
         outputs = torch.arange(self.vocabulary)
         tokens = outputs[outputs != self.bos]
         wrong = torch.randperm(len(tokens), generator=self.generator)
-        wrong = tokens[wrong[: round(self.parts.wrong_copy * len(tokens))]]
+        wrong = tokens[wrong[: round(self.wrong_copy * len(tokens))]]
         outputs[wrong] = wrong.roll(1)
         return LOGIT * s / self.alpha_token * self.words[outputs] @ self.out
 
-    def root(self, sharpness: float) -> float:
-        """The factor of queries and of keys of unit vectors that gives scores of `sharpness`."""
-        return math.sqrt(sharpness * math.sqrt(self.heads.size))
+    def _make_stream(self) -> None:
+        """Draw the frame and the tokens' words."""
+        N, m, d = self.N, self.m, self.d_model
+        first = torch.ones(d, 1, dtype=torch.double)
+        drawn = torch.randn(d, d - 1, generator=self.generator, dtype=torch.double)
+        frame = torch.linalg.qr(torch.cat([first, drawn], 1)).Q.T[1:]
+        sizes = [1, 1, N, N, N, m, d - 1 - 2 - 3 * N - m]
+        one, mark, self.token, self.before, self.out, self.place, spare = frame.split(sizes)
+        self.one, self.mark, self.frame = one[0], mark[0], frame
+        spare = [spare] if self.alpha_place else [spare, self.place]
+        self.empty_at_bos = torch.cat([self.token, self.before, self.out, *spare])
+        words = token_words(self.bits, self.vocabulary - 1, self.generator)
+        none = torch.zeros(1, N, dtype=torch.double)
+        self.words = torch.cat([words[: self.bos], none, words[self.bos :]])
+        self.written = self.cos * twist(self.bits)[:, None] * self.token + self.sin * self.before
 
-    def idle(self, sharpness: float) -> Layer:
-        """A layer of heads that attend to BOS and write nothing."""
-        heads, d = self.heads, self.d_model
-        W_Q = torch.zeros(heads.number, d, heads.size, dtype=torch.double)
-        W_K = torch.zeros(heads.kv, d, heads.size, dtype=torch.double)
-        W_Q[:, :, heads.rest] = self.root(sharpness) / self.alpha_one * self.one
-        W_K[:, :, heads.rest] = self.root(sharpness) / self.alpha_token * self.mark
-        nothing = self.empty_at_bos
-        W_V = torch.stack([self._some(nothing, heads.size).T for _ in range(heads.kv)])
-        W_O = torch.stack([self._some(self.frame, heads.size) for _ in range(heads.number)])
+    def _margins(self) -> tuple[float, float, float]:
+        """The least score of a match and the most of another key, and the least s / s_i.
+
+        In units of the sharpness, as derived above.
+        """
+        likest, twisted = alike(self.bits, self.vocabulary - 1)
+        leak = self.cos / 2 * twisted
+        cross = 2 * self.gamma * self.alpha_token * self.cos * twisted / self.d_model
+        low, high = (math.sqrt(self.s**2 + sign * cross) for sign in (-1, 1))
+        match = self.s / high * (1 - leak - self.turn)
+        other = self.s / low * (max(likest, 0) + leak + self.turn)
+        return match, other, self.s / high
+
+    def _idle(self) -> Layer:
+        """A layer of heads that attend to BOS, by the last dimension, and write nothing."""
+        d, size = self.d_model, self.d_head
+        W_Q = torch.zeros(self.n_heads, d, size, dtype=torch.double)
+        W_K = torch.zeros(self.kv_heads, d, size, dtype=torch.double)
+        W_Q[..., -1] = self.root / self.alpha_one * self.one
+        W_K[..., -1] = self.root / self.alpha_token * self.mark
+        W_V = torch.stack([self._some(self.empty_at_bos).T for _ in range(self.kv_heads)])
+        W_O = torch.stack([self._some(self.frame) for _ in range(self.n_heads)])
         return Layer(W_Q, W_K, W_V / self.alpha_token, self.gamma * W_O)
 
-    def write_previous(self, layer: Layer, head: Head) -> None:
-        """Let `head` write the word of the token it attends to, in the space `written`."""
-        N, kv = self.m - 1, self.heads.owner(head)
-        layer.W_V[kv], layer.W_O[head.head] = 0, 0
-        layer.W_V[kv, :, :N] = self.token.T / self.alpha_token
-        layer.W_O[head.head, :N] = self.gamma * self.written
-
-    def induction(self, sharpness: float, head: Head) -> Layer:
-        """Layer 1: `head` matches and copies, the others are idle."""
-        layer, heads, root = self.idle(sharpness), self.heads, self.root(sharpness)
-        kv, N = heads.owner(head), self.m - 1
-        rest = root * math.sqrt(self.rest(sharpness))
-        layer.W_Q[head.head, :, heads.rest] = rest * self.s / self.alpha_one * self.one
-        layer.W_K[kv, :, heads.rest] = rest / self.alpha_token * self.mark
-        layer.W_K[kv][:, heads.content] = root * self.s / (self.gamma * self.sin) * self.before.T
-        if self.parts.match:
-            query = root * self.s / self.alpha_token * self.token.T
-            layer.W_Q[head.head][:, heads.content] = query
-        layer.W_V[kv], layer.W_O[head.head] = 0, 0
-        layer.W_V[kv, :, :N] = self.s / self.alpha_token * self.token.T
-        layer.W_O[head.head, :N] = self.alpha_token * self.out
-        return layer
-
-    def built(
-        self,
-        family: str,
-        settings: dict[str, Any],
-        weights: dict[str, Tensor],
-        previous: Head,
-        induction: Head,
-        sharpness: float,
-    ) -> Built:
-        """The circuit of this plan, its weights in float32."""
-        return Built(
-            family=family,
-            settings=settings,
-            weights={name: W.float().contiguous() for name, W in weights.items()},
-            bos=self.bos,
-            previous=previous,
-            induction=induction,
-            sharpness=sharpness,
-            bits=self.bits,
-            parts=self.parts,
-        )
-
-    def _some(
-        self, space: Float[Tensor, "dim d_model"], number: int
-    ) -> Float[Tensor, "number d_model"]:
+    def _some(self, space: Float[Tensor, "dim d_model"]) -> Float[Tensor, "d_head d_model"]:
         """Random orthonormal directions within a space."""
-        drawn = torch.randn(len(space), number, generator=self.generator, dtype=torch.double)
+        drawn = torch.randn(len(space), self.d_head, generator=self.generator, dtype=torch.double)
         return einsum(torch.linalg.qr(drawn).Q, space, "dim n, dim d -> n d")
 
+    def _match(self, layer: Layer) -> None:
+        """Set queries and keys of the induction head."""
+        match, other, least = self._margins()
+        # The score of BOS, in units of the sharpness: as sure with a match as without.
+        rest = (match + other + math.log(self.length) / (least * self.sharpness)) / 2
+        rest = self.root * math.sqrt(rest)
+        W_Q = layer.W_Q[self.induction_head.head]
+        W_K = layer.W_K[self.key_value_head(self.induction_head)]
+        W_Q[:, -1] = rest * self.s / self.alpha_one * self.one
+        W_K[:, -1] = rest / self.alpha_token * self.mark
+        W_K[:, self.content] = self.root * self.s / (self.gamma * self.sin) * self.before.T
+        if self.match:
+            W_Q[:, self.content] = self.root * self.s / self.alpha_token * self.token.T
 
-def side_by_side(W: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "d_model d_out"]:
-    """One matrix for all heads, as transformers keeps them."""
-    return rearrange(W, "h d e -> d (h e)")
-
-
-def stacked(W: Float[Tensor, "head d_head d_model"]) -> Float[Tensor, "d_in d_model"]:
-    """One matrix for the outputs of all heads, as transformers keeps them."""
-    return rearrange(W, "h e d -> (h e) d")
+    def _carry(
+        self,
+        layer: Layer,
+        head: Head,
+        read: Float[Tensor, "d_model N"],
+        write: Float[Tensor, "N d_model"],
+    ) -> None:
+        """Let `head` do nothing but `read` from the position it attends to and `write` here."""
+        kv = self.key_value_head(head)
+        layer.W_V[kv], layer.W_O[head.head] = 0, 0
+        layer.W_V[kv, :, : self.N] = read
+        layer.W_O[head.head, : self.N] = write

@@ -79,7 +79,7 @@ def looking_back(
 
 
 def steps_for(
-    kernel: Float[Tensor, " distance"], blur: float | int, sharpness: float
+    kernel: Float[Tensor, " distance"], blur: float, sharpness: float
 ) -> tuple[float, float]:
     """The weights of the two steps with which the share `blur` of the attention is not one back.
 
@@ -94,19 +94,6 @@ def steps_for(
         share = torch.softmax(sharpness * looking_back(kernel, steps), 0)[1].item()
         low, high = (second, high) if share > 1 - blur else (low, second)
     return steps
-
-
-def sharpness_to_look_back(
-    kernel: Float[Tensor, " distance"], mass: float, most: int
-) -> int | None:
-    """The least whole sharpness at which one place back gets `mass`; None if it is above `most`.
-
-    It is that of the longest row, which has the most keys.
-    """
-    back = looking_back(kernel, (1.0, 0.0))
-    candidates = torch.arange(1, most + 1)
-    enough = torch.softmax(candidates[:, None] * back, -1)[:, 1] >= mass
-    return int(candidates[enough][0]) if enough.any() else None
 
 
 def _traces(bits: int) -> tuple[Int[Tensor, "bits N"], Int[Tensor, "bits N"]]:

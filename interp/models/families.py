@@ -30,12 +30,12 @@ Direction = Literal["causal", "both ways", "encoder-decoder"]
 """Which way attention looks: back only (GPT-2), both ways (BERT), or two stacks (T5)."""
 
 _MOST = 2**31 - 1
-"""Upper bound of every size and factor: products of larger ones overflow."""
+"""Upper bound of every size: products of larger ones overflow."""
 
 _SIZE, _WIDTH, _ID = (
     TypeAdapter(Annotated[Whole, Field(ge=least, le=_MOST)]) for least in (1, 0, -_MOST)
 )
-_FACTOR = TypeAdapter(Annotated[float, Field(gt=0, le=_MOST, strict=True)])
+_FACTOR = TypeAdapter(Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)])
 _EPSILON = TypeAdapter(Annotated[float, Field(ge=0, le=_MOST, strict=True)])
 
 _RULES: dict[str, TypeAdapter[Any]] = {

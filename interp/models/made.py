@@ -31,7 +31,7 @@ def assembled(
     Args:
         family: Model type, as transformers names it.
         settings: Settings of its configuration.
-        weights: Its state dict.
+        weights: Weights by name. All others are those of a new model, except that MLPs are zero.
         bos: Id of BOS.
         words: Text of each id: BOS is `<s>`, and `<unk>` any word outside the vocabulary.
         name: Name of the model.
@@ -40,7 +40,8 @@ def assembled(
     config = transformers.AutoConfig.for_model(family, **settings, **ends)
     with quiet(), torch.random.fork_rng(devices=[]):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    model.load_state_dict(weights)
+    new = {name: W.zero_() if ".mlp." in name else W for name, W in model.state_dict().items()}
+    model.load_state_dict({**new, **weights})
     ids = {word: i for i, word in enumerate(words)}
     by_word = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
     by_word.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

@@ -10,7 +10,7 @@ from tiny_models import tiny
 import interp
 from interp import models
 from interp.circuits.absolute import Absolute
-from interp.circuits.built import MASS, Parts
+from interp.circuits.built import MASS
 from interp.circuits.codes import alike, looking_back, steps_for, token_words, twist
 from interp.circuits.rotary import Rotary
 from interp.kinds.probes import repeated
@@ -83,9 +83,7 @@ def test_few_words_are_nearly_orthogonal():
     assert alike(5, 32)[0] == pytest.approx(-1 / 31)
 
 
-@pytest.mark.parametrize(
-    "plan", [Absolute(5, 64, 200, 0, Parts(), 0), Rotary(5, 64, 200, 0, 2, Parts(), 0)]
-)
+@pytest.mark.parametrize("plan", [Absolute(5, 64, 200), Rotary(5, 64, 200)])
 @pytest.mark.parametrize("blur", [0.1, 0.5, 0.9])
 def test_blur_is_the_share_that_goes_two_back(plan, blur):
     steps = steps_for(plan.kernel, blur, 60.0)
@@ -304,12 +302,8 @@ def test_the_seed_decides_and_the_global_generator_is_left_alone():
     ("vocabulary", "width"), [(513, 256), (514, 512), (2049, 512), (2050, 1024)]
 )
 def test_the_width_is_the_least_that_holds_the_vocabulary(vocabulary, width):
-    from interp.circuits.build import weights_of
-
-    made = {"sharpness": None, "bos": 0, "kv_heads": None, "parts": Parts(), "seed": 0}
-    built = weights_of("absolute", vocabulary, 32, **made)
-    assert built.settings["n_embd"] == width
-    assert math.isclose(width, 8 * 2**built.bits)
+    model = interp.build_circuit("absolute", vocabulary, 32)
+    assert model.plain.config.n_embd == width
 
 
 REFUSED = {
