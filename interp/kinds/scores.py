@@ -1,7 +1,6 @@
-"""How much each head of a layer does of each kind: the questions, and their tallies.
+"""Scores of the heads of a layer: what to ask (`ask`), and the tallies (`score_layer`).
 
-What is asked depends on the tokens alone, so it is worked out once (`ask`) and put to
-every layer (`score_layer`).
+Questions depend on the tokens alone, so they are computed once for all layers of one window.
 """
 
 from collections.abc import Collection, Sequence
@@ -177,7 +176,7 @@ def ask(
     special: Collection[int] = (),
     window: int | None = None,
     thresholds: Thresholds,
-    kinds: Collection[str] = KINDS,
+    kinds: Collection[str] = tuple(KINDS),
     causal: bool = True,
     statistics: bool = True,
 ) -> Questions:
@@ -221,11 +220,11 @@ def ask(
 
 
 def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
-    """The same questions, put where a head of each kind should not look: for a null.
+    """The same questions where a head of each kind should not look: for a null.
 
-    Kinds that match tokens are asked as they are, and it is the rows run that differ
-    (`interp.kinds.probes.shuffled`). The other kinds go by position, and no order of the tokens
-    changes that; they are asked of as many keys drawn evenly from those in sight.
+    For kinds that match tokens the questions stay, and the rows that are run differ
+    (`interp.kinds.probes.shuffled`). Kinds that go by position are asked about as many visible
+    keys, drawn evenly.
     """
     generator = torch.Generator().manual_seed(seed)
     last = questions.last[..., None]

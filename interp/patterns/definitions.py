@@ -1,11 +1,10 @@
-"""One name, one number: the scores that the field gives heads, each as its origin has it.
+"""Published scores of heads, each as its source defines it.
 
-The same head is .84 with one tool and .42 with another, since "induction score" means a
-stripe's mean here, a share of all attention there, and a mean over pairs elsewhere.
-`DEFINITIONS` says for each what is computed, who defined it, and what a head scores that
-does its work perfectly: numbers are comparable only beside that ceiling.
+The same head has an "induction score" of .84 with one tool and .42 with another: a stripe's mean,
+a share of all attention, or a mean over pairs. `DEFINITIONS` gives each formula, its source, and
+the ceiling that a perfect head reaches on the same tokens; compare numbers only by their ceilings.
 
-All take one layer's attention and the ids it ran on, and give one number per head:
+All take one layer's attention and the token ids, and give one number per head:
 
     pattern [batch, head, query, key], tokens [batch, pos]  ->  [head]
 
@@ -14,7 +13,7 @@ period is read off the tokens, and rows may differ in it.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import inf
 
@@ -25,8 +24,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from interp.errors import InputError
-from interp.kinds.kind import KINDS
+from interp.kinds.looks import ideal
 from interp.kinds.mass import FromPattern, attention_mass, visible_keys
+from interp.kinds.scores import Thresholds
 from interp.kinds.targets import NONE, induction
 from interp.patterns.tensor import check_pattern
 
@@ -149,11 +149,9 @@ def perfect_pattern(
         >>> perfect_pattern(torch.tensor([[0, 7, 8, 7]]), "duplicate_token")[0, 0, 3]
         tensor([0., 1., 0., 0.])
     """
-    keys = KINDS[kind](tokens)
-    n = tokens.shape[1]
-    chosen = torch.zeros(*tokens.shape, n + 1, dtype=torch.bool, device=tokens.device)
-    # What is no target goes to a column of its own.
-    return _even(chosen.scatter(-1, torch.where(keys == NONE, n, keys), True)[..., :n])
+    return rearrange(
+        [ideal(kind, row, asdict(Thresholds()), []) for row in tokens], "b q k -> b 1 q k"
+    )
 
 
 def blocks(tokens: Int[Tensor, "batch pos"]) -> list[tuple[int, int]]:
