@@ -94,7 +94,7 @@ def path_effects(
 
     Example:
         >>> import interp
-        >>> toy = interp.build_circuit("absolute", vocabulary=16, length=33)
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
         >>> edges = interp.path_effects(toy, "L1H5", rows=2)
         >>> edges.strongest("L1H5", "K")[0].source  # The previous-token head.
         L0H3
