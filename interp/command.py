@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from interp.errors import MOST_SEED, InputError, quoted
+from interp.errors import InputError, quoted
 from interp.heads import Head
 
 ModelName = Annotated[
@@ -63,7 +63,7 @@ LearnedSinks = Annotated[
 BothWays = Annotated[bool, typer.Option("--both-ways", help="Bidirectional attention, as in BERT.")]
 OF_PATTERNS = frozenset({"tokens", "special", "learned_sinks", "both_ways"})
 """Options that require --patterns."""
-Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Random seed.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63, help="Random seed.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 Formats = Annotated[
@@ -101,9 +101,6 @@ def run(main: Callable[..., None]) -> None:
     sys.exit(call(main, sys.argv[1:]))
 
 
-_EXIT_CODES = "Exit code: 0 on success, 2 after a mistake in the call, 130 after an interrupt."
-
-
 def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
     """Run `main` with these command line arguments, and return the exit code (see `run`)."""
 
@@ -124,8 +121,9 @@ def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
             return _ended(message, kind="interrupted", code=130)
         return 0
 
+    epilog = "Exit code: 0 on success, 2 after a mistake in the call, 130 after an interrupt."
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(help=main.__globals__["__doc__"], epilog=_EXIT_CODES)(body)
+    app.command(help=main.__globals__["__doc__"], epilog=epilog)(body)
     program = typer.main.get_command(app)
     try:
         return program.main([*arguments], Path(sys.argv[0]).name, standalone_mode=False)
@@ -192,9 +190,6 @@ def about(option: str) -> Iterator[None]:
 def listed(text: str, allowed: Sequence[str], *, name: str) -> list[str]:
     """The comma-separated parts of `text`, each as `allowed` spells it, with spaces or underscores.
 
-    Raises:
-        InputError: If one of them is not allowed.
-
     Example:
         >>> listed("sink,previous_token", ["sink", "previous token"], name="--label")
         ['sink', 'previous token']
@@ -214,17 +209,12 @@ def heads(text: str, *, name: str) -> list[Head]:
         [L5H1, L18H6]
     """
     with about(name):
-        return list(
-            dict.fromkeys(map(Head.parse, re.findall(r"\s*\([^)]*\)|[^,]+", text) or [text]))
-        )
+        parts = re.findall(r"\s*\([^)]*\)|[^,]+", text) or [text]
+        return list(dict.fromkeys(map(Head.parse, parts)))
 
 
 def whole_numbers(text: str, *, name: str, least: int) -> list[int]:
-    """The whole numbers of at least `least` in a comma-separated list.
-
-    Raises:
-        InputError: If one of them is none.
-    """
+    """The whole numbers of at least `least` in a comma-separated list."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 19 and int(part) >= least for part in parts):
         raise InputError(f"{name} must list whole numbers from {least} up, got {quoted(text)}")
@@ -237,16 +227,11 @@ def refuse_misplaced(context: Any, of_either: Collection[str]) -> None:
     Args:
         context: The `typer.Context` of a command with the options `patterns` and `OF_PATTERNS`.
         of_either: Names of the options that apply with and without patterns.
-
-    Raises:
-        InputError: If one was given.
     """
     by_patterns = context.params["patterns"] is not None
-    for name in context.params:
+    for name in (name for name in context.params if name not in {"patterns", *of_either}):
         source = context.get_parameter_source(name)
-        if name in {"patterns", *of_either} or source is None or source.name == "DEFAULT":
-            continue
-        if by_patterns and name not in OF_PATTERNS:
-            raise InputError(f"{name} must be left out with --patterns, got both")
-        if name in OF_PATTERNS and not by_patterns:
-            raise InputError(f"{name} must come with --patterns, got it alone")
+        is_given = source is not None and source.name != "DEFAULT"
+        if is_given and (name in OF_PATTERNS) != by_patterns:
+            rule = "be left out" if by_patterns else "come"
+            raise InputError(f"{name} must {rule} with --patterns")

@@ -23,16 +23,6 @@ class InputError(ValueError):
     """
 
 
-_SHOWN = 80
-"""Characters of a value that a message shows."""
-
-_TOLD = 200
-"""Characters of a library's message that ours passes on."""
-
-MOST_SEED = 2**63
-"""The largest seed."""
-
-
 def quoted(value: Any) -> str:
     """A value as a message shows it: one line of at most 80 characters.
 
@@ -41,7 +31,7 @@ def quoted(value: Any) -> str:
         80
     """
     try:
-        return " ".join(repr(value).split())[:_SHOWN]
+        return " ".join(repr(value).split())[:80]
     except ValueError:  # Python writes no number of thousands of digits.
         return "one of too many digits"
 
@@ -61,8 +51,8 @@ Whole = Annotated[int, BeforeValidator(_index)]
 Count = Annotated[Whole, Field(ge=1)]
 """A whole number of at least 1."""
 
-Seed = Annotated[Whole, Field(ge=0, le=MOST_SEED)]
-"""Seed of a random generator."""
+Seed = Annotated[Whole, Field(ge=0, le=2**63)]
+"""Seed of a random generator, from 0 to 2^63."""
 
 
 def checked(function: F) -> F:
@@ -100,11 +90,7 @@ def checked(function: F) -> F:
 
 
 def validated(name: str, value: Any, kind: Any) -> Any:
-    """`value` as a pydantic `TypeAdapter` converts it; `name` is the caller's name for it.
-
-    Raises:
-        InputError: If it is not of that type.
-    """
+    """`value` as the pydantic `TypeAdapter` `kind` converts it, or `InputError` about `name`."""
     try:
         return kind.validate_python(value)
     except ValidationError as error:
@@ -123,12 +109,7 @@ def _validated(annotation: Any) -> bool:
 
 @contextmanager
 def reading(path: str | PathLike[str], what: str = "a readable file") -> Iterator[None]:
-    """Turn any exception about a file into one `InputError` that names the file.
-
-    Args:
-        path: Path of the file.
-        what: Description of the right kind of file, as in "path must be ...".
-    """
+    """Turn any exception about the file `path` into one `InputError`: path must be `what`."""
     try:
         yield
     except InputError as error:
@@ -138,67 +119,11 @@ def reading(path: str | PathLike[str], what: str = "a readable file") -> Iterato
 
 
 def told(error: Exception) -> str:
-    """A library's exception in one line: its type, and the beginning of its message.
+    """A library's exception in one line: its type, and up to 200 characters of its message.
 
     Example:
         >>> told(AssertionError()), told(KeyError("bias"))
         ('AssertionError', "KeyError: 'bias'")
     """
-    return ": ".join(filter(None, (type(error).__name__, said(error))))
-
-
-def said(error: Exception) -> str:
-    r"""As `told`, without the type.
-
-    Example:
-        >>> said(ValueError("two\nlines")), said(AssertionError())
-        ('two lines', '')
-    """
     text = "".join(c if c.isprintable() or c.isspace() else ascii(c)[1:-1] for c in str(error))
-    return " ".join(text.split())[:_TOLD]
-
-
-def whole(name: str, value: Any, *, least: int | None = None, most: int | None = None) -> int:
-    """`value` as a Python int, if it is a whole number in range: of numpy too, but no bool.
-
-    Raises:
-        InputError: If it is not; `name` is what the caller calls it.
-
-    Example:
-        >>> whole("rows", 2.0)
-        Traceback (most recent call last):
-        interp.errors.InputError: rows must be a whole number, got 2.0
-    """
-    try:
-        # True is 1 to Python, and was hardly meant to be.
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None:
-        raise InputError(f"{name} must be a whole number, got {quoted(value)}")
-    if least is not None and most is not None and not least <= number <= most:
-        raise InputError(f"{name} must be from {least} to {most}, got {quoted(number)}")
-    if least is not None and number < least:
-        raise InputError(f"{name} must be at least {least}, got {quoted(number)}")
-    return number
-
-
-def truth(name: str, value: Any) -> bool:
-    """`value` as a Python bool, if it is True or False: of numpy too.
-
-    Raises:
-        InputError: If it is not: a text such as "no" would count as True.
-    """
-    kind = getattr(getattr(value, "dtype", None), "kind", None)
-    if not isinstance(value, bool) and (kind != "b" or value.ndim):
-        raise InputError(f"{name} must be True or False, got {quoted(value)}")
-    return bool(value)
-
-
-def whole_seed(seed: Any) -> int:
-    """`seed` as a Python int, if it can be one.
-
-    Raises:
-        InputError: If it is no whole number from 0 to `MOST_SEED`.
-    """
-    return whole("seed", seed, least=0, most=MOST_SEED)
+    return ": ".join(filter(None, (type(error).__name__, " ".join(text.split())[:200])))

@@ -15,15 +15,7 @@ from typing import Any, NoReturn
 
 from interp.errors import InputError, quoted, reading
 
-try:
-    import fcntl
-except ImportError:  # Windows: scratch folders of killed runs stay there.
-    fcntl = None
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-
 _SCRATCH = ".interp-partial-"
-"""Prefix of the folders in which files are written before they move to their place."""
 
 
 @contextmanager
@@ -57,7 +49,10 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
-        if (number := _system_number(error)) in _FULL:
+        # safetensors writes the number of a system error in its message only.
+        written = re.search(r"\(os error (\d+)\)$", str(error))
+        number = int(written[1]) if written else getattr(error, "errno", None)
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             raise InputError(f"{folder} must have room: {os.strerror(number)}") from None
         raise
 
@@ -107,125 +102,68 @@ def _move(files: Path, folder: Path, *, new: bool) -> None:
 def held(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
     """Lock `folder` against other processes while the block runs; a killed process unlocks it.
 
-    Gives True if it is locked, False if another process has it (unless told to `wait`), and
-    None where the system has no such locks.
+    Gives True if it is locked, False if another process has it and `wait` is not set, and None
+    where the system has no such locks.
     """
-    descriptor = None
-    try:
+    with ExitStack() as stack:
         locked = None
-        with suppress(OSError):  # The folder is gone, or a network drive has no locks.
-            if fcntl is not None:
-                descriptor = os.open(folder, os.O_RDONLY)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                    locked = True
-                except BlockingIOError:
-                    locked = False
+        with suppress(OSError, ImportError):  # A missing folder, a network drive or Windows.
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                locked = True
+            except BlockingIOError:
+                locked = False
         yield locked
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _system_number(error: BaseException) -> int:
-    """The number of a system error; safetensors only writes it in its message."""
-    written = re.search(r"\(os error (\d+)\)$", str(error))
-    return (getattr(error, "errno", None) or 0) if not written else int(written[1])
 
 
 def write_json(path: str | os.PathLike[str], content: Any, *, indent: int | None = 1) -> None:
-    """Write `content` as JSON in UTF-8; numbers that are not finite are an error.
-
-    Raises:
-        ValueError: If a number is not finite.
-    """
+    """Write `content` as JSON in UTF-8; `ValueError` if a number is not finite."""
     text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
     Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def as_path(path: Any) -> Path:
-    """`path` as a `Path`.
-
-    Raises:
-        InputError: If it is neither text nor path-like, or has a null character.
-    """
-    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(name, str) or "\0" in name:
-        raise InputError(f"path must be the path of a file, got {quoted(path)}")
-    return Path(name)
-
-
 def content_of(path: Path) -> bytes:
-    """The bytes of a file.
-
-    Raises:
-        InputError: If it cannot be read, or is a folder, a pipe or a device.
-    """
+    """The bytes of a file; `InputError` for a folder, a pipe, a device, or on failure."""
     with reading(path, "a file that can be read"):
         if not S_ISREG(path.stat().st_mode):
             raise InputError("path must be a file, got a folder or a device")
         return path.read_bytes()
 
 
-def text_of(content: bytes) -> str:
-    """UTF-8 as text, without a byte order mark.
-
-    Raises:
-        InputError: If it is not UTF-8.
-    """
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"text must be UTF-8, got something else at byte {error.start}") from None
-
-
 def parsed(content: bytes) -> Any:
-    """The value of JSON text.
+    """The value of JSON in UTF-8, with or without a byte order mark.
 
     Raises:
-        InputError: If it is not JSON in UTF-8, an object has a name twice, or a number is not
-            finite.
+        InputError: If it is not JSON, an object has a name twice, or a number is not finite.
     """
     try:
         return json.loads(
-            text_of(content), object_pairs_hook=without_twins, parse_constant=_no_number
+            content.decode("utf-8-sig"), object_pairs_hook=without_twins, parse_constant=_no_number
         )
-    except InputError:
-        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"text must be JSON: {error}") from None
 
 
 def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of a JSON object, for `json.loads`.
-
-    Raises:
-        InputError: If two have the same name.
-    """
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """The members of a JSON object for `json.loads`; `InputError` if two have the same name."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise InputError("a JSON object must not have a name twice")
-    return found
+    return members
 
 
 def _no_number(word: str) -> NoReturn:
     raise InputError(f"numbers must be finite, got {word}")
 
 
-def utf8(name: str) -> str:
-    """A file's name as text that UTF-8 can encode, in any locale."""
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
 def refuse_of_another(out: Path, model: str) -> None:
-    """Refuse to overwrite records of another model.
+    """Raise `InputError` if `out`, a folder or file that may be missing, is of another model.
 
-    Args:
-        out: Folder or file to be written; it may be missing.
-        model: Name of the model, as records have it in `made_by`.
-
-    Raises:
-        InputError: If a record there is of another model.
+    Records have the name of their model in `made_by`.
     """
     for path in sorted(out.glob("*.json")) if out.is_dir() else [out] if out.is_file() else []:
         try:

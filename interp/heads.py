@@ -34,18 +34,10 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, text: Any) -> "Head":
-        """The head that `text` names: `L5H1`, `5.1`, `(5, 1)` or a `Head`.
-
-        Raises:
-            InputError: If `text` is none of these.
-        """
+        """The head that `text` names: `L5H1`, `5.1`, `(5, 1)` or a `Head`."""
         if isinstance(text, str) and (match := _NAME.fullmatch(text.strip())):
-            layer, head = (int(digits) for digits in match.groups() if digits is not None)
-            return cls(layer, head)
-        if isinstance(text, tuple) and len(text) == 2 and all(_is_index(i) for i in text):
-            return cls(*(int(i) for i in text))
+            return cls(*map(int, filter(None, match.groups())))
+        pair = text if isinstance(text, tuple) and len(text) == 2 else [None]
+        if all(isinstance(i, Integral) and not isinstance(i, bool) and i >= 0 for i in pair):
+            return cls(*map(int, pair))
         raise InputError(f"head must be named like L5H1, 5.1 or (5, 1), got {quoted(text)}")
-
-
-def _is_index(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0

@@ -1,15 +1,10 @@
 """Available memory, so that a run stops before it exceeds it."""
 
-import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from interp.errors import InputError
-
-try:
-    import resource
-except ImportError:  # Windows.
-    resource = None
 
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -48,11 +43,13 @@ def _limits() -> Iterator[int]:
         stat = dict(line.split() for line in _text(_GROUP / "memory.stat").splitlines())
         # The system drops copies of files when it needs their memory.
         yield max(0, int(most) - int(taken) + int(stat.get("inactive_file", 0)))
-    pages = _text(Path("/proc/self/statm")).split()
-    if resource is not None and pages:
+    with suppress(ImportError, OSError):  # Windows.
+        import resource
+
+        pages = Path("/proc/self/statm").read_text().split()[0]
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
-            yield max(0, limit - int(pages[0]) * os.sysconf("SC_PAGE_SIZE"))
+            yield max(0, limit - int(pages) * resource.getpagesize())
 
 
 def _text(path: Path) -> str:

@@ -25,24 +25,14 @@ def prose(text: str) -> str:
     return visible(text).replace("␣", " ")
 
 
-def distinct(texts: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """The label of each token, with the id where tokens of several ids look alike.
+def distinct(labels: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """`labels` as `visible` returns them, with the token id where tokens of several ids look alike.
 
     For example, every piece of a split character decodes to �.
 
     Example:
         >>> distinct(["a", "b", "a", "b"], [5, 6, 5, 7])
         ['a', 'b#6', 'a', 'b#7']
-    """
-    return apart([visible(text) for text in texts], ids)
-
-
-def apart(labels: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """As `distinct`, of labels that are visible already.
-
-    Example:
-        >>> apart(["long…", "long…", "a"], [5, 6, 7])
-        ['long…#5', 'long…#6', 'a']
     """
     owners: dict[str, set[int]] = {}
     for label, token in zip(labels, ids, strict=True):

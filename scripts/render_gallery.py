@@ -75,6 +75,7 @@ def main(
     command.refuse_misplaced(context, OF_EITHER)
     import interp
     from interp import files
+    from interp.errors import reading
     from interp.show import render
 
     if limit <= 0:
@@ -85,8 +86,8 @@ def main(
     drawn = _drawn(draw, query, named, figures=formats != ["html"])
     texts = [("--prompt", text) for text in prompt or []]
     for path in prompt_file or []:
-        with command.about("--prompt-file"):
-            texts.append((f"--prompt-file {path}", files.text_of(files.content_of(path))))
+        with command.about("--prompt-file"), reading(path, "a text file in UTF-8"):
+            texts.append((f"--prompt-file {path}", files.content_of(path).decode("utf-8-sig")))
     with command.about("--scan"):
         table = None if scan is None else interp.HeadScan.load(scan)
     if table is not None:

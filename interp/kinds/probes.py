@@ -11,13 +11,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.errors import InputError, whole, whole_seed
+from interp.errors import Count, InputError, Seed, Whole, checked
 
 SHORTEST = 11
 """Tokens that it takes to repeat anything, those before the first copy not counted."""
@@ -63,13 +63,14 @@ class Probe:
         ]
 
 
+@checked
 def repeated(
     vocabulary: Int[Tensor, " id"],
     *,
-    rows: SupportsIndex,
-    length: SupportsIndex,
+    rows: Count,
+    length: Whole,
     bos: int | None,
-    seed: SupportsIndex,
+    seed: Seed,
     period: int | None = None,
 ) -> Probe:
     """Rows of random tokens, each repeated with a period of its own until the row is full.
@@ -90,7 +91,6 @@ def repeated(
         InputError: If there are no rows, or rows too short or ids too few to repeat anything, or
             a number is not a whole one.
     """
-    rows, length, seed = whole("rows", rows, least=1), whole("length", length), whole_seed(seed)
     body = length - (bos is not None)
     least, most = (body * 3 // 8, body * 5 // 8) if period is None else (period, period)
     if least < 4:

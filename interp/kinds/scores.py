@@ -13,7 +13,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, whole
+from interp.errors import Count, InputError, checked
 from interp.kinds.kind import KINDS, kinds_of
 from interp.kinds.mass import Attention, FromPattern, Tally, visible_keys
 from interp.kinds.sinks import halves, sink_columns, spaced
@@ -38,6 +38,7 @@ def _of_every_kind(thresholds: type[T]) -> type[T]:
     return thresholds
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 @_of_every_kind
 class Thresholds:
@@ -74,10 +75,10 @@ class Thresholds:
     local_window: float = KINDS["local_window"].threshold
     anti_induction: float = 0.1
     sink: float = KINDS["sink"].threshold
-    window_width: int = 8
+    window_width: Count = 8
     sink_column: float = 0.1
-    sink_queries: int = 16
-    min_queries: int = 4
+    sink_queries: Count = 16
+    min_queries: Count = 4
 
     def __post_init__(self) -> None:
         for name in (*KINDS, "sink_column", "anti_induction"):
@@ -86,8 +87,6 @@ class Thresholds:
             if not number or not 0 < value <= 1:
                 raise InputError(f"{name} must be in (0, 1], got {value!r}")
             object.__setattr__(self, name, float(value))  # Of numpy too: records keep it.
-        for name in ("window_width", "sink_queries", "min_queries"):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least=1))
 
 
 def as_thresholds(thresholds: Any) -> Thresholds:

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from interp.errors import InputError, checked, quoted, reading
-from interp.files import as_path, content_of, parsed, staged, text_of, utf8, write_json
+from interp.files import content_of, parsed, staged, write_json
 from interp.heads import Head
 from interp.kinds.probes import Probe
 from interp.kinds.scores import LayerScores, Thresholds, as_thresholds
@@ -101,10 +101,10 @@ class PromptScores:
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "PromptScores":
         """Read what `save` wrote."""
-        record = as_path(folder) / "scores.json"
+        record = Path(folder) / "scores.json"
         with reading(record, "a record of scores"):
             made_by = parsed(content_of(record))["made_by"]
-        return cls(_read(as_path(folder) / "scores.parquet"), made_by)
+        return cls(_read(Path(folder) / "scores.parquet"), made_by)
 
 
 @checked
@@ -188,14 +188,14 @@ def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
         if not len(source):
             raise InputError("prompts must be at least one, got none")
         return list(source), None
-    path = as_path(source)
+    path = Path(source)
     read = {".txt": str, ".jsonl": _object}.get(path.suffix)
     if read is None:
         raise InputError(f"prompts must be a .txt or .jsonl file, got {quoted(str(path))}")
     content = content_of(path)
     prompts = []
     with reading(path, "a file of prompts"):
-        for number, line in enumerate(text_of(content).split("\n"), 1):
+        for number, line in enumerate(content.decode("utf-8-sig").split("\n"), 1):
             if line.strip():
                 try:
                     prompts.append(read(line.removesuffix("\r")))
@@ -206,7 +206,8 @@ def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
                     ) from None
         if not prompts:
             raise InputError("prompts must be at least one, got none")
-    return prompts, {"name": utf8(path.name), "sha256": hashlib.sha256(content).hexdigest()}
+    name = os.fsencode(path.name).decode("utf-8", "replace")
+    return prompts, {"name": name, "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _object(line: str) -> str | list[int]:

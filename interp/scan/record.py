@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from interp.errors import MOST_SEED, InputError, quoted, told, validated
+from interp.errors import InputError, Seed, quoted, told, validated
 from interp.files import versions
 from interp.heads import Head
 from interp.kinds.scores import Thresholds
@@ -85,7 +85,7 @@ class Record(BaseModel):
     bos_text: str | None = None
     special: list[TokenId] = []
     n_bos: Annotated[int, Field(ge=0, le=2)] = 0
-    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = 0
+    seed: Seed = 0
     method: Literal["stream", "hooks"] = "stream"
     tokenizer: bool = False
     probes: list[ProbeRecord] = []

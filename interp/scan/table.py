@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from interp.errors import InputError, quoted, reading
-from interp.files import as_path, content_of, staged
+from interp.files import content_of, staged
 from interp.heads import Head
 from interp.kinds.kind import KINDS, kind_of, kinds_of
 from interp.kinds.labels import HeadLabel
@@ -182,7 +182,7 @@ def check_scan(scan: HeadScan, model: "Model | str") -> None:
 
 
 def _format(path: Any) -> tuple[Path, Format]:
-    path = as_path(path)
+    path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"path must end in {', '.join(FORMATS)}, got {quoted(path.name)}")
     return path, FORMATS[path.suffix.lower()]

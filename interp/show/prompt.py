@@ -16,7 +16,7 @@ from interp.patterns.read import carries_tokens, take
 from interp.patterns.tensor import AttentionPatterns, as_numbers, check_pattern
 from interp.scan.table import HeadScan
 from interp.show.about import special_of, thresholds_of
-from interp.text import distinct
+from interp.text import distinct, visible
 
 LONGEST = 1024
 """Most tokens of a prompt that a page or a figure shows."""
@@ -40,7 +40,7 @@ class Text:
     @property
     def labels(self) -> list[str]:
         """The visible text of each token; different tokens have different labels."""
-        return distinct(self.texts, self.ids.tolist())
+        return distinct([visible(text) for text in self.texts], self.ids.tolist())
 
     def beginning(self, most: int) -> "Text":
         """The first `most` tokens."""

@@ -64,7 +64,7 @@ def labels_of(text: Text, *, width: float, size: float) -> list[str]:
     Different tokens whose labels are the same get their ids.
     """
     words = [_cut(legible(token), width=width, size=size) for token in text.texts]
-    return plain.apart(words, text.ids.tolist())
+    return plain.distinct(words, text.ids.tolist())
 
 
 def _cut(label: str, *, width: float, size: float) -> str:
