@@ -528,7 +528,7 @@ def test_a_figure_is_the_same_bytes_each_time_whatever_the_callers_settings(suff
     for name, ours in (("first", {}), ("second", settings)):
         with matplotlib.rc_context(ours):
             save_figure(
-                Page("title", "$x$", body=1.0, notes=["note"], width=2.0).figure,
+                Page("title", "$x$", body=1.0, notes="note", width=2.0).figure,
                 tmp_path / f"{name}{suffix}",
             )
     first, second = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("first", "second"))
@@ -541,7 +541,7 @@ def test_a_figure_is_the_same_bytes_each_time_whatever_the_callers_settings(suff
 
 
 def test_a_figure_without_notes_ends_above_them(tmp_path):
-    drawn = Page("title", "subtitle", body=1.0, notes=["note"], width=2.0).figure
+    drawn = Page("title", "subtitle", body=1.0, notes="note", width=2.0).figure
     save_figure(drawn, tmp_path / "with.png")
     save_figure(drawn, tmp_path / "without.png", notes=False)
     heights = [plots_image(tmp_path / f"{name}.png").shape[0] for name in ("with", "without")]

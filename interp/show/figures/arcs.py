@@ -1,6 +1,6 @@
 """The attention of one query: an arc to each key, as wide as its weight."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -23,11 +23,8 @@ from interp.show.prompt import one_prompt
 WIDEST = 6.0
 """Points of a line whose weight is 1."""
 
-LEAST = 0.01
-"""Least weight that is drawn."""
-
-NUMBERED = 0.1
-"""Least weight with a number at its arc."""
+LEAST, NUMBERED = 0.01, 0.1
+"""Least weight that is drawn, and least weight with a number at its arc."""
 
 
 @checked
@@ -37,12 +34,8 @@ def attention_arcs(
     query: Whole | None = None,
     tokens: Any = None,
     *,
-    texts: Sequence[Any] | None = None,
-    layers: Sequence[int] | None = None,
-    row: Whole | None = None,
-    whole: Whole | None = None,
     scan: HeadScan | None = None,
-    causal: bool | None = None,
+    **source: Any,
 ) -> Figure:
     """The attention of one query of a head: tokens in a row, an arc from the query to each key.
 
@@ -50,10 +43,10 @@ def attention_arcs(
     arcs to the targets of the head's kind are orange. Weights below 0.01 are not drawn; the notes
     give their sum.
 
-    Arguments are those of `head_page`, and `query`, the position of the query (by default the
-    last). Cross-attention is refused.
+    Arguments are those of `head_page` (`texts`, `layers`, `row`, `whole` and `causal` too), and
+    `query`, the position of the query (by default the last). Cross-attention is refused.
     """
-    prompt = one_prompt(patterns, tokens, texts, layers, row, whole, causal=causal)
+    prompt = one_prompt(patterns, tokens, **source)
     head = Head.parse(head)
     length = len(prompt.text)
     query = length - 1 if query is None else query
@@ -66,22 +59,21 @@ def attention_arcs(
 
     slot = min(6.6 / length, 0.45)
     strongest = sorted(range(query + 1 if prompt.causal else length), key=lambda k: -weights[k])
-    farthest = query if prompt.causal else max(query, length - 1 - query)
+    farthest = max(query, 1) if prompt.causal else max(query, length - 1 - query, 1)
+    # Heights of the curves' control points grow with distance; the peak of a curve is 3/4 of it.
+    heights = [1.25 * (0.15 + 0.85 * abs(query - key) / farthest) for key in range(length)]
     named = _apart([query, *strongest, *range(length)], SLOT / slot)
     labels = labels_of(prompt.text, width=1.1, size=SIZE)
-    longest = max(inches(labels[place], SIZE) for place in named)
     drawn = [key for key in strongest if weights[key] >= LEAST]
     rest = sum(weights[key] for key in strongest if weights[key] < LEAST)
     page = Page(
         head_name(scan, head),
         f"Attention of query {query} (“{labels[query]}”, black dot). Prompt: {size(prompt)}. The"
         " width of a line is its attention weight, from 0 to 1.",
-        body=2.1 + longest + 0.6,
-        notes=[
-            f"Weights under {LEAST:g} are not drawn: {rest:.2f} in all. Weights from {NUMBERED:g}"
-            " on are numbered if there is room. Positions, layers and heads count from 0."
-            + (" Some tokens have no room for a name." if len(named) < length else "")
-        ],
+        body=2.7 + max(inches(labels[place], SIZE) for place in named),
+        notes=f"Weights under {LEAST:g} are not drawn: {rest:.2f} in all. Weights from {NUMBERED:g}"
+        " on are numbered if there is room. Positions, layers and heads count from 0."
+        + (" Some tokens have no room for a name." if len(named) < length else ""),
     )
     with styled():
         panel = page.panel(0.2, 0.1, slot * (length + 0.5), 2.0)
@@ -89,13 +81,24 @@ def attention_arcs(
         panel.spines[["left", "right", "top"]].set_visible(False)
         for key in reversed(drawn):
             look: dict[str, Any] = {"facecolor": "none", "alpha": 0.85, "clip_on": False}
-            look |= {"linewidth": WIDEST * weights[key], "edgecolor": _shade(aimed[key])}
-            path = _arc(query, key, _height(query - key, farthest), 0.3 / slot)
+            look |= {
+                "linewidth": WIDEST * weights[key],
+                "edgecolor": ACCENT if aimed[key] else BLUE,
+            }
+            # From the query over to the key; to itself, a loop.
+            loop = 0.3 / slot if key == query else 0
+            points = [
+                (query, 0),
+                (query + loop, heights[key]),
+                (key - loop, heights[key]),
+                (key, 0),
+            ]
+            path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
             panel.add_patch(PathPatch(path, **look))
         for key in _apart([key for key in drawn if weights[key] >= NUMBERED], 0.6 / slot):
             panel.annotate(
                 f"{weights[key]:.2f}",
-                ((query + key) / 2, 0.75 * _height(query - key, farthest)),
+                ((query + key) / 2, 0.75 * heights[key]),
                 (0, WIDEST * weights[key] / 2 + 1),
                 textcoords="offset points",
                 size=6,
@@ -114,22 +117,6 @@ def attention_arcs(
         ]
         page.legend(handles, 0.1, page.body - 0.42, ncols=4)
     return page.figure
-
-
-def _shade(aimed: bool) -> str:
-    return ACCENT if aimed else BLUE
-
-
-def _arc(query: int, key: int, height: float, loop: float) -> Path:
-    """From the query over to the key; to itself, a loop of that width."""
-    ends = (query, key) if key != query else (query + loop, query - loop)
-    points = [(query, 0), (ends[0], height), (ends[1], height), (key, 0)]
-    return Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
-
-
-def _height(distance: int, farthest: int) -> float:
-    """Height of the curve's control points, which grows with distance; the peak is 3/4 of it."""
-    return 1.25 * (0.15 + 0.85 * abs(distance) / max(farthest, 1))
 
 
 def _apart(places: Iterable[int], gap: float) -> list[int]:

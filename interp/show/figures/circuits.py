@@ -1,10 +1,9 @@
 """Induction circuits side by side, and the circuit of one model as a diagram."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -23,17 +22,17 @@ NAMES = {
 
 ROLES = {"previous_token": "previous token head", "induction": "induction head"}
 
+LEAST = 0.15
+"""Least change of a stripe that is drawn as an edge."""
+
 
 def comparison_figures(comparison: Mapping[str, Any]) -> dict[str, Figure]:
     """The figures of a comparison, by name: `circuit_patterns` and `circuit_diagram`.
 
-    A figure without measurements is absent.
-
-    Args:
-        comparison: Content of `comparison.json`.
+    A figure without measurements is absent. `comparison` is the content of `comparison.json`.
     """
     circuits = {
-        NAMES[name] if name in NAMES else circuit["model"]: circuit
+        NAMES.get(name, circuit["model"]): circuit
         for name, circuit in comparison["circuits"].items()
     }
     *_, of_model = circuits.values()
@@ -54,11 +53,11 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
     Args:
         circuits: Circuits by name, from `comparison.json`. Those without patterns are left out.
     """
-    shown = {name: circuit for name, circuit in circuits.items() if circuit["patterns"]}
-    absent = ", ".join(prose(name) for name in circuits if name not in shown)
+    absent = ", ".join(prose(name) for name, circuit in circuits.items() if not circuit["patterns"])
     patterns = {
         name: {role: np.array(circuit["patterns"][role], float) for role in ROLES}
-        for name, circuit in shown.items()
+        for name, circuit in circuits.items()
+        if circuit["patterns"]
     }
     shapes = {pattern.shape for pair in patterns.values() for pattern in pair.values()}
     if len(shapes) != 1:
@@ -67,16 +66,15 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
     later = np.triu(np.ones((length, length), bool), 1)
     first = next(iter(patterns))
     size, slot, step = 1.3, 1.42, 1.62
+    look: dict[str, Any] = {"vmin": -1, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
     page = Page(
         "An induction circuit: built by hand, learned, and in a model",
         f"Attention on {length} tokens: BOS, then {length // 2} random tokens, then the same again."
         " Queries down, keys across.",
         width=max(7.0, 1.35 + slot * len(patterns)),
         body=4 * step + 1.05,
-        notes=[
-            "Each model has random tokens of its own vocabulary. Positions, layers and heads count"
-            f" from 0.{f' No such heads: {absent}.' if absent else ''}"
-        ],
+        notes="Each model has random tokens of its own vocabulary. Positions, layers and heads"
+        f" count from 0.{f' No such heads: {absent}.' if absent else ''}",
     )
     with styled():
         for row, (role, words) in enumerate(ROLES.items()):
@@ -89,28 +87,18 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
                 panel = page.panel(left, top, size, size)
                 paint(panel, np.where(later, np.nan, pair[role]))
                 heading = f"{wrapped(prose(name), size)}\n" if row == 0 else ""
-                panel.set_title(f"{heading}{shown[name]['heads'][role]}")
+                panel.set_title(f"{heading}{circuits[name]['heads'][role]}")
                 bottom = row == 1 and name == first
                 whole_ticks(panel, "key", "query", bottom=bottom, first=column == 0)
                 if name != first:
                     panel = page.panel(left, top + step, size, size)
-                    _paint_change(
-                        panel, np.where(later, np.nan, pair[role] - patterns[first][role])
-                    )
+                    change = np.where(later, np.nan, pair[role] - patterns[first][role])
+                    panel.imshow(change, DIFFERENCES, **look)
+                    panel.patch.set_facecolor(GREY)
                     whole_ticks(panel, "key", "query", bottom=row == 1, first=column == 1)
         page.bar(1.25, "attention weight", COLOURS, 0.0, 1.0)
         page.bar(4.2, "difference of attention weights", DIFFERENCES, -1.0, 1.0)
     return page.figure
-
-
-def _paint_change(panel: Axes, values: np.ndarray) -> None:
-    look: dict[str, Any] = {"vmin": -1, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
-    panel.imshow(values, DIFFERENCES, **look)
-    panel.patch.set_facecolor(GREY)
-
-
-LEAST = 0.15
-"""Least change of a stripe that is drawn as an edge."""
 
 
 def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any]]) -> Figure:
@@ -125,28 +113,25 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
             with their scores, so that heads that feed nothing are visible too.
         edges: Records `from`, `to`, `path`, `stripe_before`, `stripe_after` of that model.
     """
-    change = {
-        (edge["from"], edge["to"]): edge["stripe_after"] - edge["stripe_before"]
-        for edge in edges
-        if edge["path"] == "K"
-    }
-    if not change:
+    through_keys = [edge for edge in edges if edge["path"] == "K"]
+    if not through_keys:
         raise InputError("edges must hold an edge through keys, got none")
-    drawn = {pair: value for pair, value in change.items() if abs(value) >= LEAST}
+    drawn = {}
+    for edge in through_keys:
+        change = edge["stripe_after"] - edge["stripe_before"]
+        if abs(change) >= LEAST:
+            drawn[edge["from"], edge["to"]] = change
     above, known = circuit["induction_heads"], circuit["previous_token_heads"]
-    below = {*known, *(source for source, _ in drawn)}
-    tops, bottoms = _places(above), _places(below)
-    widest = max(len(above), len(below), 4)
+    tops, bottoms = _places(above), _places({*known, *(source for source, _ in drawn)})
+    widest = max(len(tops), len(bottoms), 4)
     page = Page(
         f"{prose(circuit['model'])}: heads that feed its induction heads",
         "Lines: change of an induction head's attention on its targets when the earlier head's"
         " output is removed from that head's keys, and from nothing else.",
         width=0.8 + max(0.72, 6.4 / widest) * widest,
         body=3.6,
-        notes=[
-            f"Changes under {LEAST:g} are not drawn. In brackets: scores, the mean attention mass"
-            " on the kind's targets. Layers and heads count from 0."
-        ],
+        notes=f"Changes under {LEAST:g} are not drawn. In brackets: scores, the mean attention mass"
+        " on the kind's targets. Layers and heads count from 0.",
     )
     with styled():
         panel = page.panel(0.4, 0.1, page.width - 0.8, 2.95)
@@ -167,9 +152,8 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
             for name, x in names.items():
                 score = f"\n({scores[name]:.2f})" if name in scores else ""
                 panel.text(x, height, f"{name}{score}", bbox=box, zorder=4, **look)
-        titles = "induction heads (induction score)", "earlier heads (previous token score)"
-        for height, words in zip((1.2, -0.22), titles):
-            panel.text(0, height, words, color=QUIET, va="center")
+        panel.text(0, 1.2, "induction heads (induction score)", color=QUIET, va="center")
+        panel.text(0, -0.22, "earlier heads (previous token score)", color=QUIET, va="center")
         legend = [Line2D([], [], linewidth=3, label="lost attention on targets", **_way(-1.0))]
         if any(value > 0 for value in drawn.values()):
             legend.append(Line2D([], [], linewidth=3, label="gained attention", **_way(1.0)))
@@ -181,7 +165,7 @@ def _way(value: float) -> dict[str, Any]:
     return {"color": ACCENT} if value < 0 else {"color": BLUE, "linestyle": "--"}
 
 
-def _places(names: Any) -> dict[str, float]:
+def _places(names: Iterable[str]) -> dict[str, float]:
     """A place from 0 to 1 for each head, by layer."""
     ordered = sorted(names, key=Head.parse)
     return {name: (i + 0.5) / len(ordered) for i, name in enumerate(ordered)}

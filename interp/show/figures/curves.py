@@ -28,30 +28,28 @@ def distance_curves(scan: HeadScan) -> Figure:
     columns = scan.by_distance()
     if not columns:
         raise InputError("scan must have scores by distance, got none: scan with a longer length")
-    threshold = thresholds_of(scan)["induction"]
+    distances, threshold = list(columns), thresholds_of(scan)["induction"]
     page = Page(
         f"{model_name(scan)}: induction score by distance",
         "Random tokens, and the same again after the distance; the second copy is scored.",
         body=3.9,
-        notes=[
-            f"Named: heads that reach {threshold:g} (dashed) at some distance, with their score at"
-            " the largest. Layers and heads count from 0."
-        ],
+        notes=f"Named: heads that reach {threshold:g} (dashed) at some distance, with their score"
+        " at the largest. Layers and heads count from 0.",
     )
     with styled():
         panel = page.panel(0.6, 0.1, 5.6, 3.35)
         scores = scan.frame[list(columns.values())].to_numpy(float, na_value=np.nan)
         named = np.nan_to_num(scores).max(axis=1) >= threshold
-        panel.plot(list(columns), scores[~named].T, color="#cccccc", linewidth=0.5)
+        panel.plot(distances, scores[~named].T, color="#cccccc", linewidth=0.5)
         shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, max(1, named.sum())))
         lines = zip(scan.frame["name"][named], scores[named], shades)
         place = -np.inf
         for name, line, shade in sorted(lines, key=lambda entry: entry[1][-1]):
-            panel.plot(list(columns), line, color=shade, marker="o")
+            panel.plot(distances, line, color=shade, marker="o")
             place = max(line[-1], place + 0.035)  # Names that would overlap move up.
             panel.annotate(
                 f"{name}  {line[-1]:.2f}",
-                (max(columns), line[-1]),
+                (max(distances), line[-1]),
                 (1.03, place),
                 textcoords=("axes fraction", "data"),
                 color=shade,
@@ -60,7 +58,7 @@ def distance_curves(scan: HeadScan) -> Figure:
             )
         panel.axhline(threshold, **DASHED)
         panel.set_xscale("log", base=2)
-        panel.set_xticks(list(columns), [str(distance) for distance in columns])
+        panel.set_xticks(distances, map(str, distances))
         panel.set(ylim=(0, 1), xlabel="distance between the copies (tokens)")
         panel.set_ylabel("mean attention mass on the induction targets")
         panel.minorticks_off()
@@ -71,45 +69,38 @@ def accuracy_curve(result: Mapping[str, Any]) -> Figure:
     """Share of the planted heads of each kind that get their label, by their strength.
 
     Marks below the lines are the strengths of the real heads with that label; the thresholds are
-    dashed. Both axes run from 0 to 1.
-
-    Args:
-        result: Result of `scripts/measure_accuracy.py`.
+    dashed. Both axes run from 0 to 1. `result` is that of `scripts/measure_accuracy.py`.
     """
     records = result.get("by_strength", [])
     if not records:
         raise InputError("result must have records by strength, got none")
-    thresholds = result["thresholds"]
-    fewest = min(record["heads"] for record in records)
-    sizes, low, high = result["sizes"], *result["interval"]
+    low, high = result["interval"]
     page = Page(
         "Share of planted heads with the right label, by strength",
-        f"{fewest} planted heads at each strength, in random rows. At the strength of real heads"
-        f" {result['accuracy']:.1%} of {sizes['report']} labels are right"
-        f" (95 % interval {low:.1%} to {high:.1%}), near misses among them.",
+        f"{min(record['heads'] for record in records)} planted heads at each strength, in random"
+        f" rows. At the strength of real heads {result['accuracy']:.1%} of"
+        f" {result['sizes']['report']} labels are right (95 % interval {low:.1%} to {high:.1%}),"
+        " near misses among them.",
         body=3.6,
-        notes=[
-            "Strength: attention on the kind's targets beyond even attention. Marks below: real"
-            " heads by their first label. Dashed: thresholds."
-        ],
+        notes="Strength: attention on the kind's targets beyond even attention. Marks below: real"
+        " heads by their first label. Dashed: thresholds.",
     )
     shades = itertools.cycle((ACCENT, GREEN, BLUE, PINK, SKY, QUIET))
     with styled():
         panel = page.panel(0.6, 0.1, 4.4, 3.0)
-        for place, (kind, shade) in enumerate(zip(result["strengths"], shades)):
+        place = -0.01
+        for (kind, real), shade in zip(result["strengths"].items(), shades):
             known = [
                 (record["strength"], record["labelled_by_kind"][kind])
                 for record in records
                 if kind in record["labelled_by_kind"]
             ]
             panel.plot(*zip(*known), label=KINDS[kind].label, color=shade, marker="o")
-            real = result["strengths"][kind]
-            height = -0.03 - 0.02 * place
-            panel.plot(real, [height] * len(real), "|", color=shade, markersize=3)
-        for value in sorted({thresholds[kind] for kind in result["strengths"]}):
+            place -= 0.02
+            panel.plot(real, [place] * len(real), "|", color=shade, markersize=3)
+        for value in sorted({result["thresholds"][kind] for kind in result["strengths"]}):
             panel.axvline(value, **DASHED)
-        lowest = -0.04 - 0.02 * len(result["strengths"])
-        panel.set(xlim=(0, 1), ylim=(lowest, 1.03), yticks=[0, 0.25, 0.5, 0.75, 1])
+        panel.set(xlim=(0, 1), ylim=(place - 0.03, 1.03), yticks=[0, 0.25, 0.5, 0.75, 1])
         panel.set(xlabel="strength of the planted head", ylabel="share with the right label")
         page.legend(panel.get_legend_handles_labels()[0], 5.2, 0.1)
     return page.figure
@@ -130,30 +121,27 @@ def sensitivity_chart(table: pd.DataFrame, model: str, *, most: Count = 40) -> F
     if work.empty:
         raise InputError("table must hold a head with a label other than sink, got none")
     shown = work.sort_values(by="spread", ascending=False).head(most).sort_index()
-    records = shown.to_dict("records")
     left_out = f", {most} of {len(work)} by spread" if len(work) > most else ""
-    step = 0.15
+    height = len(shown) * 0.15 + 0.1
     page = Page(
         f"{prose(model)}: sensitivity of the scores",
         f"{len(conditions)} conditions; {conditions[0]} is the default scan.",
-        body=len(shown) * step + 0.65,
-        notes=[
-            f"Heads with the label under some condition{left_out}, sinks excepted. Orange: the"
-            " label changes with the condition."
-        ],
+        body=len(shown) * 0.15 + 0.65,
+        notes=f"Heads with the label under some condition{left_out}, sinks excepted. Orange: the"
+        " label changes with the condition.",
     )
-    marks = dict(zip(conditions, itertools.cycle("o^svD<>pP*X")))
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(conditions)))
     with styled():
-        panel = page.panel(1.75, 0.1, 3.9, len(shown) * step + 0.1)
-        for place, row in enumerate(records):
+        panel = page.panel(1.75, 0.1, 3.9, height)
+        for place, row in enumerate(shown.to_dict("records")):
             shade = ACCENT if row["flips"] else "#bbbbbb"
             panel.plot([row["lowest"], row["highest"]], [place] * 2, color=shade, linewidth=2.5)
-        for condition, shade in zip(conditions, shades):
+        for condition, shade, mark in zip(conditions, shades, itertools.cycle("o^svD<>pP*X")):
             known = shown[condition].to_numpy(float, na_value=np.nan)
             look = {"s": 9, "color": shade, "linewidths": 0, "zorder": 3, "label": condition}
-            panel.scatter(known, range(len(shown)), marker=marks[condition], **look)
-        names = [f"{row['name']}  {KINDS[row['kind']].label}" for row in records]
+            panel.scatter(known, range(len(shown)), marker=mark, **look)
+        pairs = zip(shown["name"], shown["kind"], strict=True)
+        names = [f"{name}  {KINDS[kind].label}" for name, kind in pairs]
         panel.set_yticks(range(len(shown)), names)
         panel.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5))
         panel.set_xlabel("mean attention mass on the kind's targets")
@@ -178,22 +166,19 @@ def cost_curves(records: Sequence[dict[str, Any]]) -> Figure:
         records: Results of `benchmarks/streaming.py`: seconds as `<way>_s`, and peak memory above
             the loaded model as `<way>_memory_mb` in MiB; a way without measurements has no line.
     """
-    if not records:
-        raise InputError("records must hold at least one length, got none")
-    machine = records[0].get("made_on", {})
+    threads = records[0].get("made_on", {}).get("threads", "?")
+    lengths = [record["length"] for record in records]
     page = Page(
         "Cost of scoring every head of SmolLM2-135M",
-        f"{machine.get('threads', '?')} threads, float32. Left: median seconds for one prompt."
+        f"{threads} threads, float32. Left: median seconds for one prompt."
         " Right: peak memory above the loaded model.",
         body=3.3,
-        notes=[
-            "Logarithmic axes. Ways that keep every pattern run one prompt and end where 24 GB are"
-            " full; the first two run as many prompts as make 2,048 tokens."
-        ],
+        notes="Logarithmic axes. Ways that keep every pattern run one prompt and end where 24 GB"
+        " are full; the first two run as many prompts as make 2,048 tokens.",
     )
     with styled():
-        panels = page.panel(0.55, 0.1, 2.85, 2.1), page.panel(4.1, 0.1, 2.85, 2.1)
-        for panel, unit, label in zip(panels, ("s", "memory_mb"), ("seconds", "MiB")):
+        for left, unit, label in ((0.55, "s", "seconds"), (4.1, "memory_mb", "MiB")):
+            panel = page.panel(left, 0.1, 2.85, 2.1)
             for way, (words, shade) in COSTS.items():
                 known = [(r["length"], r[f"{way}_{unit}"]) for r in records if f"{way}_{unit}" in r]
                 if known:
@@ -201,8 +186,9 @@ def cost_curves(records: Sequence[dict[str, Any]]) -> Figure:
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
             panel.yaxis.set_major_formatter("{x:,g}")
-            panel.set_xticks([r["length"] for r in records], [f"{r['length']:,}" for r in records])
+            panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
             panel.set(xlabel="tokens", ylabel=label)
             panel.minorticks_off()
-        page.legend(panels[0].get_legend_handles_labels()[0], 0.4, page.body - 0.72, ncols=2)
+        handles = page.figure.axes[0].get_legend_handles_labels()[0]
+        page.legend(handles, 0.4, page.body - 0.72, ncols=2)
     return page.figure

@@ -22,9 +22,6 @@ SIZE = 5.5
 SLOT = 0.1
 """Inches between two tokens that are named."""
 
-WIDE = 5.6, 7.6
-"""Inches of the panel: on a page's width, and at most."""
-
 
 @checked
 def head_page(
@@ -56,29 +53,26 @@ def head_page(
         whole: Number of tokens of the whole prompt, if `patterns` are of its first ones only.
         scan: Table of the same model, for its name, the head's label and its score.
         causal: Whether each query sees only itself and earlier tokens, as for `interp.gallery`.
-
-    Raises:
-        InputError: If texts, tokens and patterns do not match, the prompt has more than 1,024
-            tokens, a pattern is not attention, or the head is missing.
     """
     prompt = one_prompt(patterns, tokens, texts, layers, row, whole, causal=causal, cross=True)
     head = Head.parse(head)
     kind, pattern = kind_of_head(scan, head, prompt), prompt.pattern(head)
-    side = min(max(min(0.3 * prompt.longest, WIDE[0]), SLOT * prompt.longest), WIDE[1])
+    side = min(max(min(0.3 * prompt.longest, 5.6), SLOT * prompt.longest), 7.6)
     high, wide = (side * number / prompt.longest for number in pattern.shape)
     step = int(np.ceil(round(SLOT * prompt.longest / side, 6)))
     down, across = (
         labels_of(text, width=1.1, size=SIZE)[::step] for text in (prompt.text, prompt.across)
     )
     left, under = (0.45 + max(inches(word, SIZE) for word in words) for words in (down, across))
-    named = "" if step == 1 else f" Every {_ordinal(step)} token is named."
+    ordinal = {2: "second", 3: "third"}.get(step, f"{step}th")
+    named = "" if step == 1 else f" Every {ordinal} token is named."
     cut = " … marks a cut token." if any("…" in label for label in [*down, *across]) else ""
     page = Page(
         head_name(scan, head),
         in_words(prompt, {} if scan is None else scan.made_by),
         width=max(7.2, left + wide + 0.2),
         body=0.1 + high + under + 0.6,
-        notes=[f"Layers and heads count from 0.{about_score(scan, head)}{named}{cut}"],
+        notes=f"Layers and heads count from 0.{about_score(scan, head)}{named}{cut}",
     )
     with styled():
         panel = page.panel(left, 0.1, wide, high)
@@ -87,10 +81,6 @@ def head_page(
         panel.set_xticks(keys, across, rotation=90, size=SIZE)
         panel.set_yticks(queries, down, size=SIZE)
         panel.set(xlabel="key", ylabel="query")
-        words = f"targets: {KINDS[kind].label}" if kind is not None else None
-        page.foot("attention weight", pattern_legend(prompt, words))
+        targets = f"targets: {KINDS[kind].label}" if kind is not None else None
+        page.foot("attention weight", pattern_legend(prompt.causal, targets))
     return page.figure
-
-
-def _ordinal(number: int) -> str:
-    return {2: "second", 3: "third"}.get(number, f"{number}th")

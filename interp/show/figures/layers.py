@@ -26,24 +26,21 @@ def score_by_layer(scan: HeadScan) -> Figure:
     frame, kinds = scan.frame, kinds_in(scan.frame.columns)
     if frame.empty:
         raise InputError("scan must hold at least one head, got none")
-    layers = max(frame["layer"].tolist()) + 1
-    width, height, slot, step = 1.95, 1.3, 2.28, 1.72
+    at, step = frame["layer"].to_numpy(int), 1.72
+    layers = int(at.max()) + 1
     page = Page(
         f"{model_name(scan)}: scores by layer",
         what_was_run(scan),
         body=math.ceil(len(kinds) / 3) * step + 0.55,
-        notes=[
-            "Score: mean attention mass on the kind's targets, from 0 to 1. Named: the strongest"
-            " head with the label. Layers and heads count from 0."
-        ],
+        notes="Score: mean attention mass on the kind's targets, from 0 to 1. Named: the strongest"
+        " head with the label. Layers and heads count from 0.",
     )
     with styled():
         for place, kind in enumerate(kinds.values()):
             row, column = divmod(place, 3)
-            panel = page.panel(0.5 + column * slot, row * step + 0.25, width, height)
+            panel = page.panel(0.5 + column * 2.28, row * step + 0.25, 1.95, 1.3)
             scores = frame[kind.name].to_numpy(float, na_value=np.nan)
             held = frame["name"].isin(scan.having(kind.label)["name"]).to_numpy()
-            at = frame["layer"].to_numpy(int)
             panel.scatter(at[~held], scores[~held], s=4, color=OTHER, linewidths=0)
             panel.scatter(at[held], scores[held], s=9, color=ACCENT, linewidths=0, zorder=3)
             measured = sorted(set(at[~np.isnan(scores)].tolist()))
@@ -58,15 +55,10 @@ def score_by_layer(scan: HeadScan) -> Figure:
             elif held.any():
                 best = int(np.nanargmax(np.where(held, scores, -np.inf)))
                 edge = at[best] / layers
-                panel.annotate(
-                    frame["name"].tolist()[best],
-                    (at[best], scores[best]),
-                    (0, 3),
-                    textcoords="offset points",
-                    ha="left" if edge < 0.1 else "right" if edge > 0.9 else "center",
-                    va="bottom",
-                    size=6,
-                )
+                side = "left" if edge < 0.1 else "right" if edge > 0.9 else "center"
+                look: dict[str, Any] = {"textcoords": "offset points", "ha": side, "va": "bottom"}
+                name, dot_at = frame["name"].tolist()[best], (at[best], scores[best])
+                panel.annotate(name, dot_at, (0, 3), size=6, **look)
             panel.set_title(f"{kind.label}: {held.sum()} of {len(frame)} heads", loc="left")
         dot: dict[str, Any] = {"linestyle": "none", "marker": "o"}
         legend = [

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
@@ -28,12 +27,16 @@ def score_mosaic(scan: HeadScan) -> Figure:
     kinds = kinds_in(frame.columns)
     if frame.empty:
         raise InputError("scan must hold at least one head, got none")
-    layers, heads = max(frame["layer"].tolist()) + 1, max(frame["head"].tolist()) + 1
+    at = frame["head"].to_numpy(int), frame["layer"].to_numpy(int)
+    heads, layers = (int(numbers.max()) + 1 for numbers in at)
     columns = 2 if layers > 1.6 * heads else 3
     slot = 6.85 / columns
-    cell = min((slot - 0.3) / layers, 0.5)
-    cell = cell, min(max(cell, 0.9 / heads), 3 / heads, 0.3)
-    step = heads * cell[1] + 0.48
+    wide = min((slot - 0.3) / layers, 0.5)
+    high = min(max(wide, 0.9 / heads), 3 / heads, 0.3)
+    line = min(1.0, max(0.3, min(72 * wide, 72 * high) / 10))
+    # Outlines lie inside their cells.
+    across, down = 1 - line / (72 * wide), 1 - line / (72 * high)
+    step = heads * high + 0.48
     page = Page(
         f"{model_name(scan)}: scores of all attention heads",
         what_was_run(scan),
@@ -45,15 +48,16 @@ def score_mosaic(scan: HeadScan) -> Figure:
         for place, kind in enumerate(kinds.values()):
             row, column = divmod(place, columns)
             scores = np.full((heads, layers), np.nan)
-            at = frame["head"].to_numpy(int), frame["layer"].to_numpy(int)
             scores[at] = frame[kind.name].to_numpy(float, na_value=np.nan)
             labelled = scan.having(kind.label)
-
             corner = 0.5 + column * slot, row * step + 0.38
-            panel = page.panel(*corner, layers * cell[0], heads * cell[1])
+            panel = page.panel(*corner, layers * wide, heads * high)
             paint(panel, scores)
             panel.patch.set(**HATCH)
-            panel.add_collection(_outlines(labelled, 72 * cell[0], 72 * cell[1]))
+            cells = zip(labelled["layer"].tolist(), labelled["head"].tolist(), strict=True)
+            boxes = [Rectangle((x - across / 2, y - down / 2), across, down) for x, y in cells]
+            look = {"facecolor": "none", "edgecolor": ACCENT, "linewidth": line}
+            panel.add_collection(PatchCollection(boxes, **look))
             measured = len(frame[kind.name].dropna())
             number = f"{len(labelled)} of {measured}" if measured else "not"
             counted = "heads" if measured == len(frame) else "measured"
@@ -67,28 +71,16 @@ def score_mosaic(scan: HeadScan) -> Figure:
     return page.figure
 
 
-def _outlines(heads: pd.DataFrame, width: float, height: float) -> PatchCollection:
-    """A frame inside the cell of each of `heads`; a cell's sides are in points."""
-    line = min(1.0, max(0.3, min(width, height) / 10))
-    across, down = 1 - line / width, 1 - line / height
-    boxes = [
-        Rectangle((layer - across / 2, head - down / 2), across, down)
-        for layer, head in zip(heads["layer"].tolist(), heads["head"].tolist())
-    ]
-    return PatchCollection(boxes, facecolor="none", edgecolor=ACCENT, linewidth=line)
-
-
-def _notes(scan: HeadScan) -> list[str]:
+def _notes(scan: HeadScan) -> str:
     frame, thresholds = scan.frame, thresholds_of(scan)
     kinds = kinds_in(frame.columns).values()
     levels = ", ".join(f"{kind.label}\u00a0{thresholds[kind.name]:g}" for kind in kinds)
     null = ", and the score its null" if "induction_null_99" in frame else ""
-    notes = [
+    notes = (
         "Layers and heads count from 0. Label: (score - chance) / (1 - chance) reaches the"
         f" threshold{null}: {levels}."
-    ]
+    )
     if forced := sum(FORCED_WINDOW in labels for labels in frame["labels"]):
-        notes.append(f"{forced} heads are local by architecture.")
+        notes += f" {forced} heads are local by architecture."
     reasons = set(frame["not_measured"]) - {""} if "not_measured" in frame else set()
-    notes += [f"Not measured: {prose(why.replace('_', ' '))}." for why in sorted(reasons)]
-    return [" ".join(notes)]
+    return notes + "".join(f" Not measured: {prose(w.replace('_', ' '))}." for w in sorted(reasons))

@@ -24,23 +24,23 @@ LINE = 0.135
 
 
 class Page:
-    """A title, what was run, a body of panels with a foot, and notes; places are in inches.
+    """A title, what was run, a body of panels with a foot, and notes.
 
-    Places inside the body count from its top left corner.
+    Places are in inches; those in the body count from its top left corner.
     """
 
     def __init__(
-        self, title: str, subtitle: str, *, body: float, notes: Sequence[str], width: float = 7.2
+        self, title: str, subtitle: str, *, body: float, notes: str, width: float = 7.2
     ) -> None:
-        subtitle, *notes = (wrapped(text, width - 0.3) for text in (subtitle, *notes))
+        subtitle, notes = (wrapped(text, width - 0.3) for text in (subtitle, notes))
         self.top = 0.4 + LINE * len(subtitle.splitlines())
         self.width, self.body = width, body
-        self.height = self.top + body + LINE * len("\n".join(notes).splitlines()) + 0.1
+        self.height = self.top + body + LINE * len(notes.splitlines()) + 0.1
         with styled():
             self.figure = Figure(figsize=(width, self.height), facecolor="white")
             self.text(0.15, 0.12 - self.top, title, size=10)
             self.text(0.15, 0.34 - self.top, subtitle, color=QUIET)
-            self.text(0.15, body, "\n".join(notes), color=QUIET, gid=NOTES)
+            self.text(0.15, body, notes, color=QUIET, gid=NOTES)
 
     def at(self, left: float, top: float) -> tuple[float, float]:
         """A place in the body as a share of the figure's width and height."""
@@ -72,14 +72,6 @@ class Page:
         self.figure.colorbar(scale, bar, orientation="horizontal", ticks=ticks, label=label)
 
 
-def _sides(panel: Axes) -> tuple[float, float]:
-    """Height and width of a panel in inches."""
-    figure, place = panel.figure, panel.get_position()
-    assert isinstance(figure, Figure)
-    width, height = figure.get_size_inches()
-    return height * place.height, width * place.width
-
-
 def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:
     """Values from 0 to 1 as colours; the panel is grey where a value is missing (NaN).
 
@@ -88,12 +80,17 @@ def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:
     """
     ends = (-0.5, values.shape[1] - 0.5, values.shape[0] - 0.5, -0.5)
     for axis, side in enumerate(_sides(panel)):
-        pool = pooled(values.shape[axis], side)
-        starts = np.arange(0, values.shape[axis], pool)
-        values = np.fmax.reduceat(values, starts, axis=axis)  # Ignores NaN beside a number.
+        starts = np.arange(0, values.shape[axis], pooled(values.shape[axis], side))
+        values = np.fmax.reduceat(values, starts, axis=axis)  # Ignores NaN next to a number.
     look: dict[str, Any] = {"vmin": 0, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
     panel.imshow(values, COLOURS, extent=ends, **look)
     panel.patch.set_facecolor(GREY)
+
+
+def _sides(panel: Axes) -> tuple[float, float]:
+    """Height and width of a panel in inches."""
+    width, height = panel.get_window_extent().size / panel.figure.dpi
+    return height, width
 
 
 def pooled(cells: int, side: float) -> int:
@@ -107,34 +104,21 @@ def paint_pattern(
     pattern: Float[torch.Tensor, "query key"],
     targets: Bool[torch.Tensor, "query key"] | None = None,
 ) -> None:
-    """A pattern with its targets outlined; keys that a query cannot see are grey."""
+    """A pattern with lines around its targets; keys that a query cannot see are grey."""
     paint(panel, pattern.masked_fill(prompt.hidden, np.nan).numpy())
     if targets is not None:
-        cell = 72 * _sides(panel)[0] / len(pattern)
-        panel.add_collection(border(targets.numpy(), cell))
+        cells = np.pad(targets.numpy(), 1)
+        above, beside = (np.argwhere(np.diff(cells, axis=axis)) - 0.5 for axis in (0, 1))
+        lines = [((k - 1, q), (k, q)) for q, k in above] + [((k, q - 1), (k, q)) for q, k in beside]
+        width = min(0.5, 8 * _sides(panel)[0] / len(pattern))  # A ninth of a cell's side.
+        panel.add_collection(LineCollection(lines, colors=ACCENT, linewidths=width))
 
 
-def border(cells: Bool[np.ndarray, "query key"], cell: float) -> LineCollection:
-    """Lines around the targets: they cover no cell, whose side is `cell` points."""
-    padded = np.pad(cells, 1)
-    above, beside = (np.argwhere(np.diff(padded, axis=axis)) - 0.5 for axis in (0, 1))
-    lines = [((k - 1, q), (k, q)) for q, k in above] + [((k, q - 1), (k, q)) for q, k in beside]
-    return LineCollection(lines, colors=ACCENT, linewidths=min(0.5, cell / 9))
-
-
-def pattern_legend(prompt: Prompt, targets: str | None) -> list[Patch]:
+def pattern_legend(causal: bool, targets: str | None = None) -> list[Patch]:
     """The colours of a pattern other than the weights: outlined `targets`, and hidden keys."""
-    patches = []
-    if targets is not None:
-        patches.append(Patch(facecolor="none", edgecolor=ACCENT, label=targets))
-    if prompt.causal:
-        patches.append(hidden_patch())
-    return patches
-
-
-def hidden_patch() -> Patch:
-    """The legend entry of the keys after a query."""
-    return Patch(facecolor=GREY, label="later tokens: not visible to the query")
+    outlined = [] if targets is None else [Patch(facecolor="none", edgecolor=ACCENT, label=targets)]
+    hidden = Patch(facecolor=GREY, label="later tokens: not visible to the query")
+    return outlined + [hidden] * causal
 
 
 def whole_ticks(panel: Axes, across: str, down: str, *, bottom: bool, first: bool) -> None:
@@ -142,5 +126,4 @@ def whole_ticks(panel: Axes, across: str, down: str, *, bottom: bool, first: boo
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     panel.tick_params(labelbottom=bottom, labelleft=first)
-    panel.set_xlabel(across if bottom else "")
-    panel.set_ylabel(down if first else "")
+    panel.set(xlabel=across if bottom else "", ylabel=down if first else "")

@@ -1,6 +1,6 @@
 """The attention of the strongest heads of each kind, drawn in full."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
@@ -11,11 +11,11 @@ from interp.heads import Head
 from interp.kinds.kind import KINDS, kinds_in, kinds_of
 from interp.scan.table import HeadScan
 from interp.show.about import scored_over, thresholds_of
-from interp.show.figures.page import Page, paint_pattern, pattern_legend, pooled, whole_ticks
+from interp.show.figures.page import Page, paint_pattern, pattern_legend, whole_ticks
 from interp.show.figures.style import QUIET, styled
 from interp.show.figures.texts import wrapped
-from interp.show.figures.words import in_words, model_name
-from interp.show.prompt import Prompt, one_prompt
+from interp.show.figures.words import in_words, model_name, pooled_note
+from interp.show.prompt import one_prompt
 
 SIZE, SLOT, STEP = 1.24, 1.37, 1.57
 """Inches of a panel's side, and from one to the next, across and down."""
@@ -49,82 +49,57 @@ def pattern_page(
         whole: Number of tokens of the whole prompt, if `patterns` are of its first ones only.
     """
     prompt = one_prompt(patterns, row=row, whole=whole)
-    thresholds, causal = thresholds_of(scan), prompt.causal
-    known = kinds_in(scan.frame.columns).keys() & kinds_of(causal).keys()
-    words = {name: kind.label for name, kind in KINDS.items() if name in known}
-    names = (
-        scan.frame["name"].tolist() if heads is None else [str(Head.parse(head)) for head in heads]
-    )
-    having = {
-        kind: scan.having(word) for kind, word in words.items() if kinds is None or kind in kinds
-    }
-    shown = {kind: rows.loc[rows["name"].isin(names)].head(top) for kind, rows in having.items()}
-    without = ", ".join(words[kind] for kind, rows in shown.items() if rows.empty)
-    shown = {kind: rows for kind, rows in shown.items() if not rows.empty}
-    plain = [] if shown else _unlabelled(scan, names, list(words.values()), prompt)
-    widths = [len(rows) for rows in shown.values()] or [len(plain[:top])]
-    rows = max(len(shown), 1) if shown or plain else 0
-    title = "heads without a label" if plain else "the heads of each kind"
-    if heads is None and not plain:
-        title = "the strongest heads of each kind"
-    head = "No head" if heads is None else "None of the chosen heads"
-    notes = [f"{head} carries {'the label' if shown else 'any of the labels'}: {without}."]
-    notes = notes if without else []
-    if shown:
-        notes.insert(
-            0,
-            f"Above each picture: the score, the mean attention mass on the targets over"
-            f" {scored_over(scan)}. Layers, heads and positions count from 0.",
+    frame = scan.frame
+    names = frame["name"].tolist() if heads is None else [str(Head.parse(head)) for head in heads]
+    known = kinds_in(frame.columns).keys() & kinds_of(prompt.causal).keys()
+    having = {kind: scan.having(KINDS[kind].label) for kind in KINDS if kind in known}
+    chosen = {kind: rows.loc[rows["name"].isin(names)].head(top) for kind, rows in having.items()}
+    carried = any(len(rows) for rows in chosen.values())
+    wanted = {kind: rows for kind, rows in chosen.items() if kinds is None or kind in kinds}
+    without = ", ".join(KINDS[kind].label for kind, rows in wanted.items() if rows.empty)
+    # Each line has a name, words about it, a kind, and heads with their scores.
+    lines = []
+    for kind, rows in wanted.items():
+        if not rows.empty:
+            where = wrapped(KINDS[kind].looks(thresholds_of(scan), causal=prompt.causal), 1.05)
+            about = f"{where}\n{len(rows)} of {len(having[kind])} shown"
+            scores = ["no score" if pd.isna(score) else f"{score:.2f}" for score in rows[kind]]
+            drawn = dict(zip(map(Head.parse, rows["name"]), scores, strict=True))
+            lines.append((KINDS[kind].label, about, kind, drawn))
+    title = "the heads of each kind" if heads is not None else "the strongest heads of each kind"
+    notes = ""
+    if lines:
+        notes = (
+            "Above each picture: the score, the mean attention mass on the targets over"
+            f" {scored_over(scan)}. Layers, heads and positions count from 0."
         )
+    if without:
+        subject = "No head" if heads is None else "None of the chosen heads"
+        notes += f" {subject} carries {'the label' if lines else 'any of the labels'}: {without}."
+    plain = [head for head in map(Head.parse, names) if head.layer in prompt.layers]
+    if plain and not carried:
+        title, drawn = "heads without a label", dict.fromkeys(plain[:top], "")
+        lines = [("no label", f"{len(drawn)} of {len(plain)} shown", None, drawn)]
+    widths = [len(drawn) for *_, drawn in lines]
     page = Page(
         f"{model_name(scan)}: {title}",
         in_words(prompt, scan.made_by),
-        width=max(7.2, 1.75 + SLOT * max(widths)),
-        body=rows * STEP + 0.85 if rows else 0.15,
-        notes=[" ".join(notes + pooled_note(prompt, SIZE))],
+        width=max(7.2, 1.75 + SLOT * max(widths, default=0)),
+        body=len(lines) * STEP + 0.85 if lines else 0.15,
+        notes=notes.lstrip() + pooled_note(prompt, SIZE),
     )
     with styled():
-        for line, (kind, drawn) in enumerate(shown.items()):
-            where = wrapped(KINDS[kind].looks(thresholds, causal=causal), 1.05)
-            counted = f"{where}\n{len(drawn)} of {len(having[kind])} shown"
-            _label(page, line, words[kind], counted)
-            for column, record in enumerate(drawn.to_dict("records")):
-                name, score = Head.parse(record["name"]), record[kind]
+        for line, (name, about, kind, drawn) in enumerate(lines):
+            page.text(0.15, line * STEP + 0.24, name, size=8, weight="bold")
+            page.text(0.15, line * STEP + 0.41, about, color=QUIET)
+            for column, (head, score) in enumerate(drawn.items()):
                 panel = page.panel(1.65 + column * SLOT, line * STEP + 0.22, SIZE, SIZE)
-                targets = prompt.targets_of(kind, name, scan)
-                paint_pattern(panel, prompt, prompt.pattern(name), targets)
-                panel.set_title(f"{name}  {'no score' if pd.isna(score) else f'{score:.2f}'}")
+                targets = prompt.targets_of(kind, head, scan)
+                paint_pattern(panel, prompt, prompt.pattern(head), targets)
+                panel.set_title(f"{head}  {score}".rstrip())
                 lowest = column >= [*widths, 0][line + 1]
                 whole_ticks(panel, "key", "query", bottom=lowest, first=column == 0)
-        if plain:
-            _label(page, 0, "no label", f"{widths[0]} of {len(plain)} shown")
-        for column, name in enumerate(plain[:top]):
-            panel = page.panel(1.65 + column * SLOT, 0.22, SIZE, SIZE)
-            paint_pattern(panel, prompt, prompt.pattern(name))
-            panel.set_title(str(name))
-            whole_ticks(panel, "key", "query", bottom=True, first=column == 0)
-        if rows:
-            outlined = "targets of the kind" if shown else None
-            page.foot("attention weight", pattern_legend(prompt, outlined))
+        if lines:
+            outlined = None if lines[0][2] is None else "targets of the kind"
+            page.foot("attention weight", pattern_legend(prompt.causal, outlined))
     return page.figure
-
-
-def _label(page: Page, line: int, name: str, about: str) -> None:
-    """The words to the left of a row of pictures."""
-    page.text(0.15, line * STEP + 0.24, name, size=8, weight="bold")
-    page.text(0.15, line * STEP + 0.41, about, color=QUIET)
-
-
-def _unlabelled(
-    scan: HeadScan, names: Sequence[str], words: Sequence[str], prompt: Prompt
-) -> list[Head]:
-    """The heads that the patterns hold; empty if one of `names` carries a label."""
-    if any(scan.having(word)["name"].isin(names).any() for word in words):
-        return []
-    return [head for head in map(Head.parse, names) if head.layer in prompt.layers]
-
-
-def pooled_note(prompt: Prompt, size: float) -> list[str]:
-    """A sentence for a panel of `size` inches that has no dot for each cell."""
-    pool = pooled(prompt.longest, size)
-    return [f"Each dot is the largest weight of {pool} x {pool} cells."] if pool > 1 else []

@@ -29,9 +29,7 @@ def sink_losses(result: Mapping[str, Any]) -> Figure:
     """Loss by position for each cache; attention on the first tokens and cost of a cut by label.
 
     Losses and costs are in nats, attention runs from 0 to 1, each label's heads are dots.
-
-    Args:
-        result: Content of `sink_experiment.json`.
+    `result` is the content of `sink_experiment.json`.
     """
     if not result["labels"]:
         raise InputError("result must have heads with a label, got none")
@@ -42,11 +40,9 @@ def sink_losses(result: Mapping[str, Any]) -> Figure:
         + ("" if made_by["bos"] is None else ", BOS included")
         + f". A cut cache holds {made_by['size']} tokens and is full at the dashed line.",
         body=5.2 + 0.1 * max(0, len(labels) - 6),
-        notes=[
-            f"Top: means over rows and {BIN} positions. Left: a dot per head (first label), queries"
-            f" from {result['counted_from']} on, whole cache; bars: means. Right: increase of the"
-            " loss if only these heads are cut, 95 % intervals over rows."
-        ],
+        notes=f"Top: means over rows and {BIN} positions. Left: a dot per head (first label),"
+        f" queries from {result['counted_from']} on, whole cache; bars: means. Right: increase of"
+        " the loss if only these heads are cut, 95 % intervals over rows.",
     )
     with styled():
         top = page.panel(0.55, 0.2, 4.15, 2.4)

@@ -11,9 +11,6 @@ from interp.errors import InputError
 from interp.show.figures.page import Page
 from interp.show.figures.style import ACCENT, BLUE, DASHED, GREY, QUIET, styled
 
-MOST = 3
-"""Most runs on a page."""
-
 NAMED = 0.3
 """Least score of a head that is named."""
 
@@ -26,10 +23,10 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
     in nats, on one scale for all runs; scores run from 0 to 1.
 
     Args:
-        records: Results of `scripts/train_two_layer.py`, at most `MOST`.
+        records: Results of `scripts/train_two_layer.py`, at most 3.
     """
-    if not 1 <= len(records) <= MOST:
-        raise InputError(f"records must be of 1 to {MOST} runs, got {len(records)}")
+    if not 1 <= len(records) <= 3:
+        raise InputError(f"records must be of 1 to 3 runs, got {len(records)}")
     recipe = records[0]["recipe"]
     page = Page(
         "How induction emerges in a two-layer model",
@@ -37,15 +34,12 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
         f" {recipe['vocabulary']} tokens, rows of {recipe['length']}."
         + (" The runs differ in how training rows repeat." if len(records) > 1 else ""),
         body=5.85,
-        notes=[
-            "Middle: a thin line per head, the best bold, on rows with a period each, scored from"
-            " the first repeat on. Bottom: rows of one period each, after training; shaded: periods"
-            " of the training rows. Dashed: loss of a uniform guess."
-        ],
+        notes="Middle: a thin line per head, the best bold, on rows with a period each, scored from"
+        " the first repeat on. Bottom: rows of one period each, after training; shaded: periods"
+        " of the training rows. Dashed: loss of a uniform guess.",
     )
     most = max(look["first_copy"] for record in records for look in record["looks"])
-    last = [record["looks"][-1]["by_period"].values() for record in records]
-    most_by_period = max(max(values) for values in last)
+    most_by_period = max(max(record["looks"][-1]["by_period"].values()) for record in records)
     slot = 6.6 / len(records)
     with styled():
         for column, record in enumerate(records):
@@ -55,10 +49,9 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
             _draw_losses(top, record)
             _draw_scores(middle, record)
             _draw_periods(bottom, record)
-            chance = np.log(record["recipe"]["vocabulary"])
             for panel, largest in ((top, most), (bottom, most_by_period)):
                 panel.set_ylim(0, largest * 1.05)
-                panel.axhline(chance, **DASHED)
+                panel.axhline(np.log(record["recipe"]["vocabulary"]), **DASHED)
             for panel in (top, middle):
                 panel.set_xlim(0, record["looks"][-1]["step"])
             middle.set_xlabel("training step")
@@ -67,22 +60,16 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
                 top.set_ylabel("loss (nats)")
                 middle.set_ylabel("attention mass on targets")
                 bottom.set_ylabel("loss on repeats (nats)")
-        handles = [
-            handle
-            for panel in page.figure.axes[:2]
-            for handle in panel.get_legend_handles_labels()[0]
-        ]
-        page.legend(handles, 0.5, page.body - 0.4, ncols=4)
+        losses, scores = (axes.get_legend_handles_labels()[0] for axes in page.figure.axes[:2])
+        page.legend(losses + scores, 0.5, page.body - 0.4, ncols=4)
     return page.figure
 
 
 def _draw_losses(panel: Axes, record: Mapping[str, Any]) -> None:
     recipe, looks = record["recipe"], record["looks"]
     steps = [look["step"] for look in looks]
-    for name, words, shade in (
-        ("first_copy", "loss on new tokens", QUIET),
-        ("second_copy", "loss on repeats", "black"),
-    ):
+    lines = ("first_copy", "loss on new tokens", QUIET), ("second_copy", "loss on repeats", "black")
+    for name, words, shade in lines:
         values = [np.nan if look[name] is None else look[name] for look in looks]
         panel.plot(steps, values, color=shade, label=words)
     titles = {
@@ -103,18 +90,17 @@ def _draw_scores(panel: Axes, record: Mapping[str, Any]) -> None:
         words = f"best {kind.replace('_', ' ')} head"
         panel.plot(steps, best, color=shade, linewidth=1.4, label=words)
         if best[-1] >= NAMED:
-            at, name = (steps[-1], best[-1]), f"L{layer}H{head}"
             look: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "color": shade}
-            panel.annotate(name, at, (place, 3), **look)
+            panel.annotate(f"L{layer}H{head}", (steps[-1], best[-1]), (place, 3), **look)
     panel.set(ylim=(0, 1.16), yticks=[0, 0.25, 0.5, 0.75, 1])
 
 
 def _draw_periods(panel: Axes, record: Mapping[str, Any]) -> None:
-    recipe, last = record["recipe"], record["looks"][-1]["by_period"]
-    periods = [int(period) for period in last]
+    recipe, losses = record["recipe"], record["looks"][-1]["by_period"]
+    periods = [int(period) for period in losses]
     trained = {"varying": (recipe["least"], recipe["most"]), "fixed": [recipe["only"]] * 2}
     if recipe["period"] in trained:
         low, high = trained[recipe["period"]]
         panel.axvspan(low - 0.5, high + 0.5, color=GREY, linewidth=0)
-    panel.plot(periods, list(last.values()), color="black", linewidth=1, marker="o")
+    panel.plot(periods, list(losses.values()), color="black", linewidth=1, marker="o")
     panel.set_xticks(periods[1::2])

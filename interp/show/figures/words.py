@@ -10,6 +10,7 @@ from interp.kinds.kind import kind_of, kinds_of
 from interp.kinds.targets import NONE, earlier_copies
 from interp.scan.table import HeadScan
 from interp.show.about import early_kinds, probe_of, scored_over
+from interp.show.figures.page import pooled
 from interp.show.figures.texts import ending, legible
 from interp.show.prompt import Prompt, Text
 
@@ -21,11 +22,10 @@ def model_name(scan: HeadScan) -> str:
 
 def what_was_run(scan: HeadScan) -> str:
     """The probe that the scores come from, in words."""
-    probe = probe_of(scan)
+    probe, early = probe_of(scan), early_kinds(scan)
     if probe is None:
         return "Labels of attention patterns from outside: there is no record of the model's run."
     bos = "" if scan.made_by.get("bos") is None else "BOS, then "
-    early = early_kinds(scan)
     return (
         f"{probe['rows']} prompts of {probe['length']} tokens: {bos}random tokens that repeat"
         f" every {min(probe['periods'])} to {max(probe['periods'])} tokens"
@@ -60,16 +60,17 @@ def kind_of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> str | Non
         return None
     label = "".join(scan.frame.loc[scan.frame["name"] == str(head), "label"])
     kind = kind_of(label)
-    if kind is None or label not in kind.scored_labels:
+    if kind is None or label not in kind.scored_labels or kind.name not in kinds_of(prompt.causal):
         return None
-    return kind.name if kind.name in kinds_of(prompt.causal) else None
+    return kind.name
 
 
 def in_words(prompt: Prompt, made_by: dict[str, Any]) -> str:
     """The prompt in words: how long, BOS or not, where it repeats, how it begins."""
-    tokens = prompt.text.ids
+    tokens, texts = prompt.text.ids, [prompt.text]
     words, bos = [size(prompt)], made_by.get("bos")
     if prompt.keys is not None:
+        texts.append(prompt.keys)
         words.append(f"attending to {_counted(len(prompt.keys))} of another text")
     opening = int((tokens == bos).int().cumprod(0).sum()) if bos is not None else 0
     if "bos" in made_by:
@@ -83,9 +84,7 @@ def in_words(prompt: Prompt, made_by: dict[str, Any]) -> str:
         words.append(f"then {period} tokens that repeat from position {opening + period} on")
     else:
         words.append("some tokens repeat")
-    begins = " The other text begins: ".join(
-        _begins(text) for text in (prompt.text, prompt.keys) if text is not None
-    )
+    begins = " The other text begins: ".join(map(_begins, texts))
     return f"Prompt: {', '.join(words)}. It begins: {begins}"
 
 
@@ -107,3 +106,9 @@ def size(prompt: Prompt) -> str:
 
 def _counted(tokens: int) -> str:
     return f"{tokens:,} token{'' if tokens == 1 else 's'}"
+
+
+def pooled_note(prompt: Prompt, size: float) -> str:
+    """A sentence for a panel of `size` inches that has no dot for each cell."""
+    pool = pooled(prompt.longest, size)
+    return f" Each dot is the largest weight of {pool} x {pool} cells." if pool > 1 else ""
