@@ -516,7 +516,7 @@ def test_a_layer_whose_attention_goes_past_its_hook_is_reported():
     model = interp.load_model(tiny("gpt2"))
     interp.attention_patterns(model, PROMPT)  # The whole model is held against its own but once.
     model.bridge.original_model.transformer.h[1].original_component.attn = Elsewhere()
-    with pytest.raises(InputError, match=r"no attention was seen in layers \[1\]"):
+    with pytest.raises(InputError, match=r"in layers \[1\], got none"):
         interp.attention_patterns(model, PROMPT)
 
 

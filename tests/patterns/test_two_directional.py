@@ -68,7 +68,7 @@ def test_what_is_no_share_of_all_attention_is_refused_with_its_layer(name):
     ids = [list(range(10, 26))]
     returned = own_attention(encoder(name), input_ids=torch.tensor(ids))
     assert (returned.sum(-1) - 1).abs().max() > 0.1
-    with pytest.raises(interp.InputError, match=rf"{name}, .* no attention probabilities in layer"):
+    with pytest.raises(interp.InputError, match=f"probabilities, got {name}"):
         interp.attention_patterns(encoder(name), ids)
 
 
