@@ -21,7 +21,7 @@ from interp.heads import Head
 from interp.kinds.probes import Probe
 from interp.models import Model, attention_layers, cheap_forward, evaluating
 from interp.models.families import output_projections, text_config
-from interp.models.finite import refuse_losses_not_finite
+from interp.models.finite import refuse_not_finite
 from interp.models.wrapped import PreTrainedModel
 
 Method = Literal["zero", "mean"]
@@ -151,7 +151,7 @@ def losses(model: Model, probe: Probe) -> dict[str, Float[Tensor, " row"]]:
     by_query = torch.cat(
         [next_token_losses(logits(model, b.tokens), b.tokens).cpu() for b in batches]
     )
-    refuse_losses_not_finite(by_query, model.name, model.dtype_name)
+    refuse_not_finite(by_query, model)
     measures = {}
     if "repeated" in probe.parts:
         for name, counted in copy_queries(probe).items():

@@ -35,7 +35,7 @@ from interp.attention.reference import attention_scores, causal_mask, hide, soft
 from interp.effects.losses import next_token_losses
 from interp.errors import Count, InputError, Whole, checked
 from interp.models import Model, attend_with, holding
-from interp.models.finite import refuse_losses_not_finite
+from interp.models.finite import refuse_not_finite
 from interp.models.stream import streams
 
 NAME = "interp_windowed"
@@ -149,7 +149,7 @@ def losses(
     attending = attend_with(model.plain, NAME, _attend)
     with holding(_RUN, run), attending, torch.no_grad():
         rows = torch.stack([_losses_of_row(model, row, run) for row in tokens])
-    refuse_losses_not_finite(rows, model.name, model.dtype_name)
+    refuse_not_finite(rows, model)
     return rows
 
 

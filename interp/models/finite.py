@@ -1,5 +1,7 @@
 """NaN and infinity in attention and losses, refused where they first appear."""
 
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -11,30 +13,23 @@ _ADVICE = {
 }
 
 
-def _advice(dtype: str) -> str:
-    return f"in {dtype}: {_ADVICE.get(dtype, 'use float32 or bfloat16')}"
-
-
-def refuse_losses_not_finite(losses: Float[Tensor, "..."], model: str, dtype: str) -> None:
-    """Raise `InputError` if next-token losses of the model with that name are NaN or infinite."""
-    if not losses.isfinite().all():
-        raise InputError(f"losses of {model} must be finite, got NaN or infinity {_advice(dtype)}")
-
-
-def refuse_not_finite(
-    attention: Float[Tensor, "batch head query *key"], layer: int, dtype: str
-) -> None:
-    """Raise `InputError` if a layer's patterns, or log-sum-exps of their rows, are not finite.
+def refuse_not_finite(values: Float[Tensor, "..."], model: Any, layer: int | None = None) -> None:
+    """Raise `InputError` if losses of `model`, or a layer's attention, are NaN or infinite.
 
     Args:
-        attention: Values with 0 in the rows of padding.
-        layer: Number of the layer.
-        dtype: Data type that the model computes in, such as `float16`.
+        values: Losses; with `layer`, its patterns or their rows' log-sum-exps,
+            `[batch, head, ...]`, with 0 in the rows of padding.
+        model: The `Model`.
+        layer: Number of the layer; None for losses.
     """
-    finite = attention.isfinite()
-    if not finite.all():
+    finite = values.isfinite()
+    if finite.all():
+        return
+    what, where = f"losses of {model.name}", ""
+    if layer is not None:
         head = int((~finite).nonzero()[0, 1])
-        raise InputError(
-            f"attention must be finite, got NaN or infinity, first in layer {layer}, head {head},"
-            f" {_advice(dtype)}"
-        )
+        what, where = "attention", f", first in layer {layer}, head {head},"
+    advice = _ADVICE.get(model.dtype_name, "use float32 or bfloat16")
+    raise InputError(
+        f"{what} must be finite, got NaN or infinity{where} in {model.dtype_name}: {advice}"
+    )

@@ -68,7 +68,7 @@ def run(
                     f" {tuple(pattern.shape[2:])} in layer {layer} of {model.name}"
                 )
             rows = torch.where(real[:, None, :, None], pattern.float(), 0)
-            refuse_not_finite(rows, layer, model.dtype_name)
+            refuse_not_finite(rows, model, layer)
             if rows.triu(1).any():
                 raise InputError(f"model must be causal, got {model.name}, which looks ahead")
             visit(layer, rows)

@@ -50,13 +50,11 @@ def off_cpu(model: Any, name: str) -> float | None:
 
 
 def largest_difference(model: Any, other: Any) -> float:
-    """Largest difference of an attention probability between two models, in [0, 1].
-
-    NaN or infinity in either counts as 1.
-    """
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    lengths = [n for n in _LENGTHS if longest is None or n < longest]
-    pairs = [pair for n in lengths for pair in zip(_attention(model, n), _attention(other, n))]
+    """Largest difference of an attention probability; NaN or infinity in either counts as 1."""
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 99
+    pairs = chain.from_iterable(
+        zip(_attention(model, n), _attention(other, n)) for n in _LENGTHS if n < longest
+    )
     return max((a - b).abs().nan_to_num(nan=1.0, posinf=1.0).max().item() for a, b in pairs)
 
 

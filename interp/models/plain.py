@@ -116,7 +116,7 @@ def _returned(model: Model, inputs: dict[str, Tensor], stack: Stack | None) -> L
         )
     patterns = tuple(attention.float() for attention in found or ())
     for layer, pattern in enumerate(patterns):
-        refuse_not_finite(pattern, layer, model.dtype_name)
+        refuse_not_finite(pattern, model, layer)
         above = pattern.sum(-1) - 1
         off = (above if model.learned_sinks else above.abs()).max().item()
         if pattern.min() < 0 or off > _OFF:  # Scores (SqueezeBERT), or parts of blocks (BigBird).

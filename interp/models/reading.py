@@ -6,7 +6,7 @@ weights and biases, norms of queries and keys, and rotary positions are those of
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -15,9 +15,6 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.models import Model, attend_with
-
-_REREAD = "interp_reread"
-"""Name under which transformers knows our attention function."""
 
 
 class QKV(NamedTuple):
@@ -36,6 +33,8 @@ class Reading:
     """
 
     stream: Float[Tensor, "batch pos d_model"]
+    _normed: Tensor | None = None
+    _call: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __init__(self, model: Model, layer: int) -> None:
         block = model.bridge.blocks[layer]
@@ -46,8 +45,6 @@ class Reading:
             model.plain.get_submodule(f"{block.name}.{part.name}")
             for part in (block.ln1, block.attn)
         )
-        self._normed: Tensor | None = None
-        self._call: tuple[tuple[Any, ...], dict[str, Any]]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -63,10 +60,10 @@ class Reading:
                 )
             self._call = args, options
 
-        with ExitStack() as hooks:
-            hooks.callback(self._norm.register_forward_hook(at_norm).remove)
-            handle = self._attention.register_forward_pre_hook(at_attention, with_kwargs=True)
-            hooks.callback(handle.remove)
+        with (  # A handle of a hook removes it at the end.
+            self._norm.register_forward_hook(at_norm),
+            self._attention.register_forward_pre_hook(at_attention, with_kwargs=True),
+        ):
             yield
 
     def of(self, stream: Float[Tensor, "batch pos d_model"]) -> QKV:
@@ -85,7 +82,7 @@ class Reading:
 @contextmanager
 def rereading(model: Model) -> Iterator[None]:
     """Let attention modules stop as soon as they have queries, keys and values."""
-    with attend_with(model.plain, _REREAD, _hand_back), torch.no_grad():
+    with attend_with(model.plain, "interp_reread", _hand_back), torch.no_grad():
         yield
 
 

@@ -23,11 +23,11 @@ def rows_of_ids(inputs: Any) -> list[list[int]]:
     return validated("inputs", rows, _ROWS)
 
 
-_OF_TEXT = {
+_OF_TEXT = (
     *("input_ids", "attention_mask", "token_type_ids", "position_ids", "length", "labels"),
     *("special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping"),
     "num_truncated_tokens",
-}
+)
 """What a tokenizer returns for a text; other names belong to images, sounds and the like."""
 
 
@@ -40,50 +40,44 @@ def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
         InputError: If there are no ids, or something would be ignored: other inputs than text,
             other positions than 0, 1, ..., or segments (`segments_of` alone reads them).
     """
-    if "input_ids" not in encoding:
-        raise InputError(f"inputs must hold input_ids, got {quoted(list(encoding))}")
     if others := [name for name in encoding if name not in _OF_TEXT]:
         raise InputError(f"inputs must be token ids only, got {quoted(others[0])}")
-    rows = rows_of_ids(encoding["input_ids"])
+    rows = rows_of_ids(encoding.get("input_ids"))
     if any(map(any, _lists(encoding.get("token_type_ids", [])))):
         raise InputError("token_type_ids must be 0 for this model: it runs no segments")
     if encoding.get("attention_mask") is not None:
-        mask = _lists(encoding["attention_mask"])
-        if list(map(len, mask)) != list(map(len, rows)):
-            raise InputError("attention_mask must have an entry for each of input_ids")
-        if odd := [flag for row in mask for flag in row if flag not in (0, 1)]:
-            raise InputError(f"attention_mask must be 0 or 1, got {quoted(odd[0])}")
-        if any(real and i < 0 for both in zip(rows, mask) for i, real in zip(*both)):
-            raise InputError("attention_mask must be 0 where input_ids are -1")
-        rows = [[i if real else NONE for i, real in zip(*both)] for both in zip(rows, mask)]
+        both = _paired(rows, encoding, "attention_mask")
+        if any(real not in (0, 1) or (real and i < 0) for row in both for i, real in row):
+            raise InputError("attention_mask must be 0 or 1, and 0 where input_ids are -1")
+        rows = [[i if real else NONE for i, real in row] for row in both]
     if encoding.get("position_ids") is not None:
-        given = _lists(encoding["position_ids"])
-        given = given * len(rows) if len(given) == 1 else given
-        real = [[at for at, i in zip(*both) if i != NONE] for both in zip(given, rows)]
-        same = list(map(len, given)) == list(map(len, rows))
-        if not same or any(places != [*range(len(places))] for places in real):
-            raise InputError("position_ids must be 0, 1, ... without padding, got others")
+        for row in _paired(rows, encoding, "position_ids"):
+            places = [place for i, place in row if i != NONE]
+            if places != [*range(len(places))]:
+                raise InputError("position_ids must be 0, 1, ... without padding, got others")
     return rows
 
 
 def segments_of(encoding: Mapping[str, Any]) -> Int[Tensor, "batch pos"] | None:
     """Which text each token belongs to, in the order of `Model.to_tokens`; None if all to one."""
-    rows = _lists(encoding.get("token_type_ids", []))
-    if not any(map(any, rows)):
+    if not any(map(any, _lists(encoding.get("token_type_ids", [])))):
         return None
-    real = [[i != NONE for i in row] for row in encoded({**encoding, "token_type_ids": []})]
-    if list(map(len, real)) != list(map(len, rows)):
-        raise InputError("token_type_ids must have an entry for each of input_ids")
-    kept = [torch.tensor(row)[torch.tensor(mask)] for row, mask in zip(rows, real)]
+    rows = _paired(encoded({**encoding, "token_type_ids": []}), encoding, "token_type_ids")
+    kept = [torch.tensor([segment for i, segment in row if i != NONE]) for row in rows]
     return pad_sequence(kept, batch_first=True)
 
 
-def without_padding(row: list[int], index: int) -> list[int]:
-    """The tokens between the padding (-1) at the ends of row number `index`.
+def _paired(rows: list[list[int]], encoding: Mapping[str, Any], name: str) -> list[Any]:
+    """Each row's ids with the entries of `name`, whose single row may count for all."""
+    others = _lists(encoding[name])
+    others = others * len(rows) if len(others) == 1 else others
+    if list(map(len, others)) != list(map(len, rows)):
+        raise InputError(f"{name} must have an entry for each of input_ids")
+    return [[*zip(*both)] for both in zip(rows, others)]
 
-    Raises:
-        InputError: If there is padding between them.
-    """
+
+def without_padding(row: list[int], index: int) -> list[int]:
+    """The tokens between the padding (-1) at the ends of row number `index`."""
     real = [place for place, i in enumerate(row) if i != NONE]
     tokens = row[real[0] : real[-1] + 1] if real else []
     if NONE in tokens:
@@ -105,16 +99,11 @@ def to_run(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
     return torch.where(tokens == NONE, tokens[:, :1], tokens)
 
 
-def rows_by_length(
-    *texts: Int[Tensor, "batch _"] | None,
-) -> dict[tuple[int, ...], list[int]]:
-    """Groups of rows with equal lengths in every text: run together they need no padding.
+def rows_by_length(*texts: Int[Tensor, "batch _"] | None) -> dict[tuple[int, ...], list[int]]:
+    """Numbers of the rows, by their number of tokens in each text: together they need no padding.
 
     Args:
         *texts: Token ids, padded with -1 on the right; None for a text that is missing.
-
-    Returns:
-        Numbers of the rows, by their number of tokens in each text.
 
     Example:
         >>> rows_by_length(torch.tensor([[5, 6], [7, -1], [8, 9]]))

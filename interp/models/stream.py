@@ -49,7 +49,7 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
     def look(layer: int, attention: FromQK) -> None:
         check_heads(model, layer, attention.lse.shape[1])
         lse = torch.where(real[:, None], attention.lse, 0)
-        refuse_not_finite(lse, layer, model.dtype_name)
+        refuse_not_finite(lse, model, layer)
         visit(layer, attention)
 
     attending = attend_with(model.plain, STREAM, _attend)
