@@ -7,10 +7,9 @@ between families; `hooks` and `stream` read attention.
 from interp.models.load import load_model
 from interp.models.made import assembled, attention_only, save
 from interp.models.model import Model, attention_layers
-from interp.models.switches import STREAM, attend_with, cheap_forward, evaluating, holding
+from interp.models.switches import attend_with, cheap_forward, evaluating, holding
 
 __all__ = [
-    "STREAM",
     "Model",
     "assembled",
     "attend_with",

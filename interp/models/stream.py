@@ -7,7 +7,6 @@ exact, in memory that grows with the length. Where scores are so large that floa
 their differences, they are computed in float64.
 """
 
-import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -20,14 +19,12 @@ from interp.attention.tiles import tiled_attention
 from interp.errors import InputError
 from interp.kinds.mass import LARGE, WITHOUT_FLOAT64, FromQK, score_bound
 from interp.kinds.targets import NONE
-from interp.models import STREAM, Model, attend_with, attention_layers, cheap_forward, holding
+from interp.models import Model, attend_with, attention_layers, cheap_forward, holding
 from interp.models.finite import refuse_not_finite
 from interp.models.model import check_heads
 from interp.models.rows import to_run
 
 Visit = Callable[[int, FromQK], None]
-
-LOG = logging.getLogger("interp")
 
 FUSED_ON = ("cpu",)
 """Device types with a fused kernel that returns log-sum-exps; tiles serve the others."""
@@ -52,10 +49,9 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
         refuse_not_finite(lse, model, layer)
         visit(layer, attention)
 
-    attending = attend_with(model.plain, STREAM, _attend)
+    attending = attend_with(model.plain, "interp_stream", _attend)
     with holding(_VISIT, look), attending, torch.no_grad():
-        ids = to_run(tokens).to(model.device)
-        model.plain(ids, **cheap_forward(model.plain))
+        model.plain(to_run(tokens).to(model.device), **cheap_forward(model.plain))
 
 
 def streams(model: Model) -> bool:
@@ -64,10 +60,8 @@ def streams(model: Model) -> bool:
         return False
     seen = []
     try:
-        ids = model.vocabulary[:2][None]
-        stream(model, ids, lambda layer, attention: seen.append(layer))
-    except Exception:
-        # Models that are not on the interface fail in many ways; hooks read them instead.
+        stream(model, model.vocabulary[:2][None], lambda layer, attention: seen.append(layer))
+    except Exception:  # Models that are not on the interface fail in many ways.
         return False
     return sorted(seen) == attention_layers(model, None)
 
@@ -86,28 +80,30 @@ def _attend(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it, with our own causal mask and window."""
-    if attention_mask is not None or position_bias is not None or query.shape[2] != key.shape[2]:
+    biased = attention_mask is not None or position_bias is not None
+    if biased or query.shape[2] != key.shape[2] or not getattr(module, "is_causal", True):
         raise NotImplementedError("only causal attention of a whole prompt can be streamed")
-    if query.shape[1] % key.shape[1]:
-        # The fused kernel would crash the process.
+    group, rest = divmod(query.shape[1], key.shape[1])
+    if rest:  # The fused kernel would crash the process.
         raise InputError(
             f"key-value heads must divide the {query.shape[1]} heads, got {key.shape[1]}"
         )
-    if not getattr(module, "is_causal", True):
-        raise NotImplementedError("only causal attention can be streamed")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     window = sliding_window if sliding_window and sliding_window < query.shape[2] else None
     options = {"softcap": softcap, "window": window, "sinks": s_aux}
-    out, lse = _output_and_lse(query, key, value, scale, options)
+    plain = all(option is None for option in options.values())
+    if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        out, lse = fused(query, key, value, 0.0, True, attn_mask=None, scale=scale)
+    else:
+        tiled = tiled_attention(query, key, value, scale=scale, **options)
+        out, lse = tiled.out.to(query.dtype), tiled.lse
     # The fused kernel treats a row of NaN as one without keys, and returns 0.
-    group = query.shape[1] // key.shape[1]
     finite = query.isfinite().all(-1) & key.isfinite().all(-1).repeat_interleave(group, 1)
-    lse = lse.where(finite, torch.nan)
-    finer = told_apart(query, key, scale, s_aux, layer=module.layer_idx)
-    if finer is not None:
+    if finer := told_apart(query, key, scale, s_aux, layer=module.layer_idx):
         query, key = finer
         lse = tiled_attention(query, key, value[..., :1], scale=scale, **options).lse
-        lse = lse.where(finite, torch.nan)
+    lse = lse.where(finite, torch.nan)
     attention = FromQK(query, key, lse, scale, softcap=softcap, window=window, sinks=s_aux, v=value)
     _VISIT.get()(module.layer_idx, attention)
     return out.transpose(1, 2).contiguous(), None
@@ -124,16 +120,8 @@ def told_apart(
 ) -> tuple[Tensor, Tensor] | None:
     """Queries and keys in float64 if float32 resolves their scores too coarsely, else None.
 
-    Args:
-        query: Queries as the model's attention receives them.
-        key: Keys, likewise.
-        scale: Factor of `q . k`.
-        sinks: Learned scores of the heads, if any.
-        layer: Number of the layer, for the message.
-        heads: Which heads of the layer these are; None: all of them.
-
-    Raises:
-        InputError: If float64 is too coarse too, or the device has none.
+    `heads` are the numbers of these heads in the layer; None: all. Refuses scores for which
+    float64 is too coarse too, or not on the device.
     """
     bound = score_bound(query, key, scale, sinks)
     top = bound.max().item()
@@ -147,15 +135,3 @@ def told_apart(
             " or check its weights"
         )
     return query.double(), key.double()
-
-
-def _output_and_lse(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, options: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exps, from the fused kernel where it returns both, else from tiles."""
-    plain = all(option is None for option in options.values())
-    if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:
-        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        return fused(query, key, value, 0.0, True, attn_mask=None, scale=scale)
-    tiled = tiled_attention(query, key, value, scale=scale, **options)
-    return tiled.out.to(query.dtype), tiled.lse

@@ -16,9 +16,6 @@ import transformers
 
 _Held = TypeVar("_Held")
 
-STREAM = "interp_stream"
-"""Name under which transformers knows the attention of `interp.models.stream`."""
-
 
 @contextmanager
 def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
