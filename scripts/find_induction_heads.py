@@ -68,9 +68,9 @@ def main(
     formats = command.listed(format, command.FORMATS, name="--format")
     ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
     if patterns is None:
-        from interp.models import ahead
+        from interp.models import load
 
-        files.refuse_of_another(out, ahead.name_of(model))
+        files.refuse_of_another(out, load.name_of(model))
     with (
         files.staged(out) as scratch,
         command.progress(f"reading {patterns}" if patterns else f"loading {model}") as step,

@@ -32,17 +32,17 @@ def main(
     import interp
     from interp import files
     from interp.effects import sink_experiment, windowed
-    from interp.models import ahead
+    from interp.models import load
     from interp.show import figures as plots
 
     formats = command.listed(format, command.FORMATS, name="--format")
-    context = ahead.context_of(model)
+    context = load.context_of(model)
     sink_experiment.check_sizes(size=size, kept=kept, length=length, context=context)
     with command.about("--scan"):
         table = None if scan is None else interp.HeadScan.load(scan)
         if table is not None:
-            sink_experiment.check_scan(table, ahead.name_of(model))
-    files.refuse_of_another(out, ahead.name_of(model))
+            sink_experiment.check_scan(table, load.name_of(model))
+    files.refuse_of_another(out, load.name_of(model))
     with files.staged(out) as scratch, command.progress(f"loading {model}") as step:
         opened = interp.load_model(model, dtype=dtype, device=device)
         windowed.check(opened, length)  # Before the scan, which takes longer.

@@ -46,7 +46,7 @@ def main(
     import interp
     from interp import files
     from interp.effects import verify as effects
-    from interp.models import ahead
+    from interp.models import load
 
     methods = command.listed(method, ("zero", "mean"), name="--method")
     with command.about("--scan"):
@@ -54,7 +54,7 @@ def main(
     known = effects.labels_in(table)
     kinds = None if label is None else command.listed(label, known, name="--label")
     file = "_".join(["effects", *(kind.replace(" ", "_") for kind in kinds or [])]) + ".json"
-    files.refuse_of_another(out / file, ahead.name_of(model))
+    files.refuse_of_another(out / file, load.name_of(model))
     with files.staged(out) as scratch, command.progress(f"loading {model}") as step:
         opened = interp.load_model(model, dtype=dtype, device=device)
         if table is None:

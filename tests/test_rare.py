@@ -9,7 +9,6 @@ from tiny_models import GROUPED, MIXED, SIZES, SMALL, scaled, tiny
 import interp
 from interp.errors import quoted, told
 from interp.models import load_model
-from interp.models.load import check_there
 
 IDS = torch.arange(3, 17)[None]
 
@@ -46,13 +45,13 @@ REFUSED = {
         lambda: transformers.FNetForMaskedLM(
             transformers.FNetConfig(**SIZES, hidden_size=32, num_hidden_layers=1)
         ),
-        "must have num_attention_heads in its settings, got FNetForMaskedLM",
+        "must have num_attention_heads",
     ),
     "no token ids": (
         lambda: transformers.ViTModel(
             transformers.ViTConfig(**SMALL, intermediate_size=64, image_size=32, patch_size=8)
         ),
-        "must have vocab_size in its settings, got ViTModel",
+        "must have vocab_size",
     ),
     "a decoder alone": (lambda: bart().get_decoder(), "got BartDecoder, a decoder alone"),
 }
@@ -114,8 +113,7 @@ def test_a_model_that_cannot_be_copied_is_refused_in_one_line():
     [
         ({"device": "tpu:9"}, "device must be one of this machine, got 'tpu:9'"),
         ({"dtype": "int3"}, "dtype must be one of"),
-        ({"tokenizer": 5}, "tokenizer must be one of transformers, got 5"),
-        ({"tokenizer": "gpt2"}, "tokenizer must be one of transformers, got 'gpt2'"),
+        ({"tokenizer": 5}, "tokenizer must be one of transformers"),
     ],
 )
 @pytest.mark.parametrize("opened", [False, True])
@@ -125,10 +123,12 @@ def test_arguments_are_checked_for_a_loaded_model_too(options, words, opened):
         load_model(model, **options)
 
 
-def test_a_device_where_a_loaded_model_is_not_is_refused():
+def test_a_device_where_a_loaded_model_is_not_is_refused(monkeypatch):
     model = tiny("gpt2")
-    with pytest.raises(interp.InputError, match="left out for a loaded model, got cuda for one on"):
-        check_there(model, torch.device("cuda"))
+    with monkeypatch.context() as patch:
+        patch.setattr("interp.models.load._as_device", torch.device)
+        with pytest.raises(interp.InputError, match="left out for a loaded model, got cuda"):
+            load_model(model, device="cuda")
     assert load_model(load_model(model, device="cpu"), device="cpu").device.type == "cpu"
 
 

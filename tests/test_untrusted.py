@@ -267,8 +267,7 @@ def test_a_part_of_the_weights_that_is_elsewhere_or_missing_is_refused(folder):
         ("num_hidden_layers", 10**9, "more layers than there are tensors, got 1000000000 for 21"),
         ("num_labels", 10**9, "more layers than there are tensors"),
         ("vocab_size", 10**9, "must fit in memory"),
-        ("intermediate_size", 10**6, "numbers that its settings ask for, got files with 31392"),
-        ("intermediate_size", 48, "down_proj.weight of shape [32, 48] as its settings say"),
+        ("intermediate_size", 48, "shape [32, 64] for model.layers.0.mlp.down_proj"),
         ("hidden_size", "32", "hidden_size must"),
         ("model_type", "\u202eno\x00ne" * 100, "could not be loaded"),
         ("rope_parameters", [1], "could not be loaded"),
@@ -326,9 +325,7 @@ def test_attention_weights_under_other_names_are_not_made_up(folder):
     weights = load_file(path)
     renamed = {name.replace("self_attn.", "other.self_attn."): w for name, w in weights.items()}
     save_file(renamed, path, metadata={"format": "pt"})
-    assert "must have all weights, got none for model.layers.0.self_attn" in refused(
-        interp.load_model, folder
-    )
+    assert "got none for model.layers.0.self_attn" in refused(interp.load_model, folder)
 
 
 @pytest.fixture(scope="module")
@@ -467,7 +464,7 @@ def test_settings_with_fewer_layers_than_the_file_are_refused(tmp_path):
     tiny("llama").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
-    with pytest.raises(interp.InputError, match=r"must use all layers of its file, got 1 layers"):
+    with pytest.raises(interp.InputError, match=r"layers\.1\..* beyond 1 layers"):
         interp.load_model(tmp_path)
 
 

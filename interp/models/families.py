@@ -1,18 +1,11 @@
-"""What differs between families of models. To add a family, start here.
+"""What differs between families of models: tables, and functions that read settings and modules.
 
-Tables first, then small functions that read a model's own settings and modules:
-
-- `Direction`: whether attention is causal, and the class that loads the weights;
-- settings: their names, and the range that each must be in;
-- layers: full attention, windows, chunks, ALiBi, latent attention;
-- modules: output projections (W_O), tables of rotary angles;
-- GGUF: the architectures and settings whose layout in a file is known.
-
-`tests/models/test_families.py` measures every family in `docs/families.md`; add a row there.
+To add a family, start here. `tests/models/test_families.py` measures every family in
+`docs/families.md`; add a row there.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import torch
@@ -64,15 +57,10 @@ _CONTEXT += ("seq_length", "max_seq_len", "max_sequence_length")
 _NO_CONTEXT = 2048
 """Longest prompt of a causal model that names none (Bloom), as in TransformerLens."""
 
-_SPECIAL = ("bos", "eos", "pad", "cls", "sep")
-"""Special tokens that settings and tokenizers name."""
-
 _LOCAL = ("sliding_attention", "local")
 """Names of layers with a window in the settings."""
 
-_CHUNKED = "chunked_attention"
-
-_ATTENDING = {*_LOCAL, _CHUNKED, "full_attention", "attention", "global"}
+_ATTENDING = {*_LOCAL, "chunked_attention", "full_attention", "attention", "global"}
 """Names in the settings of layers that attend by softmax."""
 
 _SOFTMAX = (
@@ -86,11 +74,7 @@ _PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj")
 """Names of W_O in the models of transformers."""
 
 GGUF_ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
-"""Architectures whose order of weights in a GGUF file is known and tested.
-
-Llama's rotary rows are interleaved in the file and GPT-2's matrices are transposed; Qwen's are as
-transformers has them.
-"""
+"""Architectures whose order of weights in a GGUF file is known and tested."""
 
 GGUF_SETTINGS = (
     *("block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size"),
@@ -100,8 +84,7 @@ GGUF_SETTINGS = (
 )
 """Settings in a GGUF file that transformers reads, or that only repeat shapes of weights.
 
-transformers ignores any other silently (a rotary scaling, a window), and the model would attend
-differently.
+transformers ignores any other silently (such as a window), and the model attends differently.
 """
 
 
@@ -115,12 +98,7 @@ def text_config(model: Any) -> Any:
 
 
 def direction(config: Any, architecture: str | None) -> Direction:
-    """Which way a model looks.
-
-    Args:
-        config: Its settings.
-        architecture: Name of its class; None where the settings name none.
-    """
+    """Which way a model looks, by its settings and the name of its class."""
     encoder = (architecture or "").endswith("EncoderModel")
     if getattr(config, "is_encoder_decoder", False) and not encoder:
         return "encoder-decoder"
@@ -143,9 +121,8 @@ def class_for(config: Any) -> Any:
     own = getattr(transformers, str(named), None)
     if isinstance(own, type) and getattr(own, "config_class", None) is type(config):
         return own
-    if way == "both ways":
-        return transformers.AutoModelForMaskedLM
-    return transformers.AutoModelForSeq2SeqLM
+    both_ways = way == "both ways"
+    return transformers.AutoModelForMaskedLM if both_ways else transformers.AutoModelForSeq2SeqLM
 
 
 # Settings
@@ -154,7 +131,7 @@ def class_for(config: Any) -> Any:
 def check_settings(settings: Mapping[Any, Any]) -> None:
     """Refuse a number that no model has, at any depth of the settings.
 
-    Values that are null or lists are left to the family; `beyond_vocabulary` checks token ids.
+    Values that are null or lists are left to the family.
 
     Example:
         >>> check_settings({"text_config": {"num_attention_heads": 0}})
@@ -177,16 +154,11 @@ def check_settings(settings: Mapping[Any, Any]) -> None:
 
 def special_ids(named: Any) -> Iterator[tuple[str, int]]:
     """Special tokens that settings or a tokenizer name: the setting, and the id."""
-    for end in _SPECIAL:
+    for end in ("bos", "eos", "pad", "cls", "sep"):
         ids = getattr(named, setting := f"{end}_token_id", None)
         for i in ids if isinstance(ids, list) else [ids]:
             if i is not None:
                 yield setting, i
-
-
-def beyond_vocabulary(named: Any, n_ids: int) -> list[str]:
-    """Special tokens with an id that a model of `n_ids` ids does not have, in words."""
-    return [f"{name} {i}" for name, i in special_ids(named) if not 0 <= i < n_ids]
 
 
 def context(model: nn.Module, config: Any, way: Direction) -> int | None:
@@ -204,10 +176,10 @@ def context(model: nn.Module, config: Any, way: Direction) -> int | None:
 # Layers
 
 
-def _listed(config: Any, n_layers: int) -> list[str]:
+def listed(config: Any, n_layers: int) -> list[str]:
     """The settings' name of each layer; empty where they name none."""
-    listed = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
-    return list(listed)[:n_layers] if listed and len(listed) >= n_layers else []
+    names = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    return list(names)[:n_layers] if names and len(names) >= n_layers else []
 
 
 def windows(config: Any, n_layers: int, *, causal: bool = True) -> tuple[int | None, ...]:
@@ -223,48 +195,35 @@ def windows(config: Any, n_layers: int, *, causal: bool = True) -> tuple[int | N
         width = None
     if not causal and width is not None:
         width += 1
-    listed = _listed(config, n_layers)
-    if not listed:
+    names = listed(config, n_layers)
+    if not names:
         return (width or None,) * n_layers
     chunk = getattr(config, "attention_chunk_size", None)
     widths: dict[str, int | None] = dict.fromkeys(_LOCAL, width or None)
-    widths |= {_CHUNKED: Blocks(chunk) if chunk else None}
-    return tuple(widths.get(name) for name in listed)
+    widths["chunked_attention"] = Blocks(chunk) if chunk else None
+    return tuple(widths.get(name) for name in names)
 
 
 def open_empty_windows(config: Any, name: str) -> None:
     """Let layers whose window has no width, or width 0, attend to everything: changes `config`.
 
-    transformers would show the queries of such a layer no key at all, or fail.
-
-    Args:
-        config: Settings of the model.
-        name: The model's name, for the warning.
-
-    Raises:
-        InputError: If a window of width 0 is in tables of the weights (GPT-Neo).
+    transformers would show the queries of such a layer no key at all, or fail. GPT-Neo has the
+    window in tables of its weights, so that a width of 0 is refused.
     """
     local = "local" in getattr(config, "attention_layers", ())
     if local and getattr(config, "window_size", None) == 0:
-        raise InputError(
-            f"window_size must be at least 1 where layers are local, got 0 in {name}:"
-            " their queries would see no key"
-        )
+        raise InputError(f"window_size must be at least 1 where layers are local, got 0 in {name}")
     width = getattr(config, "sliding_window", "no such setting")
     if width not in (None, 0):
         return
-    listed = getattr(config, "layer_types", None) or ()
-    if width == 0 or not set(_LOCAL).isdisjoint(listed):
-        LOG.warning(
-            "sliding_window is %s in the settings of %s: its layers run without a window;"
-            " transformers alone would show queries no key, or fail",
-            width,
-            name,
-        )
-    if not listed:
+    names = getattr(config, "layer_types", None) or ()
+    if width == 0 or not set(_LOCAL).isdisjoint(names):
+        message = "sliding_window is %s in the settings of %s: its layers run without a window"
+        LOG.warning(message, width, name)
+    if not names:
         config.sliding_window = None
         return
-    config.layer_types = ["full_attention" if kind in _LOCAL else kind for kind in listed]
+    config.layer_types = ["full_attention" if kind in _LOCAL else kind for kind in names]
     # transformers may build masks of both kinds whether or not a layer uses them.
     config.sliding_window = config.max_position_embeddings
 
@@ -274,8 +233,8 @@ def all_attend(plain: nn.Module | None, n_layers: int) -> bool:
 
     False means unknown: TransformerLens' hooks then find the layers with attention.
     """
-    listed = set(_listed(getattr(plain, "config", None), n_layers))
-    return listed <= _ATTENDING and len(output_projections(plain)) == n_layers
+    names = set(listed(getattr(plain, "config", None), n_layers))
+    return names <= _ATTENDING and len(output_projections(plain)) == n_layers
 
 
 def is_softmax(model: Any) -> bool:
@@ -283,38 +242,7 @@ def is_softmax(model: Any) -> bool:
 
     True for families that the usual kernels can compute too, and for those listed above.
     """
-    by_kernels = getattr(model, "_supports_sdpa", False)
-    return bool(by_kernels) or model.config.model_type in _SOFTMAX
-
-
-def layer_kinds(
-    config: Any,
-    widths: tuple[int | None, ...],
-    *,
-    attending: Collection[int],
-    is_known: bool,
-    learned_sinks: bool,
-) -> tuple[str, ...]:
-    """How each layer attends, in a few words: see `interp.models.Model.kinds`."""
-    listed = _listed(config, len(widths)) or ["full_attention"] * len(widths)
-    also = [
-        word for word, so in (("ALiBi", is_alibi(config)), ("learned sinks", learned_sinks)) if so
-    ]
-
-    def kind(layer: int) -> str:
-        if layer not in attending:
-            name = listed[layer].replace("_", " ")
-            return "none" if name == "full attention" else f"none ({name})"
-        width = widths[layer]
-        if width is not None:
-            base = f"{'chunked' if isinstance(width, Blocks) else 'window'} {width}"
-        elif not is_known:
-            base = "other"
-        else:
-            base = "latent" if getattr(config, "kv_lora_rank", None) else "full"
-        return ", ".join([base, *also])
-
-    return tuple(kind(layer) for layer in range(len(widths)))
+    return getattr(model, "_supports_sdpa", False) or model.config.model_type in _SOFTMAX
 
 
 def is_alibi(config: Any) -> bool:
@@ -323,10 +251,7 @@ def is_alibi(config: Any) -> bool:
 
 
 def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...] | None:
-    """What each head's scores lose per token of distance, by the model's own code.
-
-    None for a family without ALiBi, or whose slopes are unknown here.
-    """
+    """What each head's scores lose per token of distance, by the model's own code; else None."""
     if config.model_type == "bloom":
         from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 

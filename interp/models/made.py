@@ -68,31 +68,23 @@ def attention_only(
         n_head=n_heads,
         n_inner=1,
         initializer_range=d_model**-0.5,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=0,
-        eos_token_id=0,
         tie_word_embeddings=False,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), 0),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.GPT2LMHeadModel(config)
     model.set_attn_implementation("eager")
     for name, weight in model.named_parameters():
-        if ".mlp." in name or ".ln_2." in name:
-            weight.requires_grad = False
-            if ".mlp." in name:
-                torch.nn.init.zeros_(weight)
+        weight.requires_grad = ".mlp." not in name and ".ln_2." not in name
+        if ".mlp." in name:
+            torch.nn.init.zeros_(weight)
     return model.eval()
 
 
 def save(model: Model, folder: str | os.PathLike[str]) -> None:
-    """Write a model and its tokenizer as a Hugging Face folder: whole, or not at all.
-
-    Raises:
-        InputError: If the folder is not writable or holds other files, or the model is a bridge.
-    """
+    """Write a model and its tokenizer as a Hugging Face folder of its own: whole, or not at all."""
     if model.plain is None:
         raise InputError(f"model must be one of transformers, got a bridge made elsewhere: {model}")
     folder = Path(folder)

@@ -58,11 +58,8 @@ class Model:
     given: "TransformerBridge | None" = None
 
     def __post_init__(self) -> None:
-        named = (
-            families.beyond_vocabulary(x, self._n_embeddings)
-            for x in (self._config, self.tokenizer)
-        )
-        if beyond := list(dict.fromkeys(name for names in named for name in names)):
+        named = [*special_ids(self._config), *special_ids(self.tokenizer)]
+        if beyond := {f"{name} {i}": 0 for name, i in named if not 0 <= i < self._n_embeddings}:
             LOG.warning(
                 "%s has token ids from 0 to %d: ignoring special tokens outside the vocabulary: %s",
                 self.name,
@@ -72,19 +69,13 @@ class Model:
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers of {self.n_heads} heads"
-        attention = " or ".join(dict.fromkeys(self.kinds))
-        attention += "" if self.direction == "causal" else f", {self.direction}"
-        return (
-            f"Model({self.name}: {size}, attention {attention}, {self.dtype_name}, {self.device})"
-        )
+        kinds = " or ".join(dict.fromkeys(self.kinds))
+        kinds += "" if self.direction == "causal" else f", {self.direction}"
+        return f"Model({self.name}: {size}, attention {kinds}, {self.dtype_name}, {self.device})"
 
     @property
     def bridge(self) -> "TransformerBridge":
-        """TransformerLens' view of the model, with its hooks; built when it is first needed.
-
-        Raises:
-            InputError: If the model is not causal, or TransformerLens cannot open it.
-        """
+        """TransformerLens' view of the model, with its hooks; built when it is first needed."""
         if self.direction != "causal":
             way = "looks both ways" if self.direction == "both ways" else f"is {self.direction}"
             raise InputError(
@@ -109,17 +100,13 @@ class Model:
     @property
     def n_heads(self) -> int:
         """Number of query heads in a layer."""
-        if self.given is not None:
-            return int(self.given.cfg.n_heads)
-        return int(self._config.num_attention_heads)
+        return int(self.given.cfg.n_heads if self.given else self._config.num_attention_heads)
 
     def layers_of(self, stack: str | None) -> int:
         """Number of layers in a stack of an encoder-decoder; of another model, in all."""
-        if stack in ("decoder", "cross"):
-            names = ("num_decoder_layers", "decoder_layers")
-            numbers = (getattr(self._config, name, None) for name in names)
-            return int(next(filter(None, numbers), self.n_layers))
-        return self.n_layers
+        names = ("num_decoder_layers", "decoder_layers") if stack in ("decoder", "cross") else ()
+        numbers = (getattr(self._config, name, None) for name in names)
+        return int(next(filter(None, numbers), self.n_layers))
 
     @cached_property
     def attending(self) -> tuple[int, ...]:
@@ -146,8 +133,8 @@ class Model:
     @property
     def on_device(self) -> dict[str, Any]:
         """For a record: the kind of `device`, and `off_cpu` where that is not the CPU."""
-        kind = self.device.type
-        return {"device": kind} if kind == "cpu" else {"device": kind, "off_cpu": self.off_cpu}
+        away = {} if self.device.type == "cpu" else {"off_cpu": self.off_cpu}
+        return {"device": self.device.type, **away}
 
     @property
     def dtype_name(self) -> str:
@@ -174,18 +161,16 @@ class Model:
     @cached_property
     def special(self) -> frozenset[int]:
         """Ids of the model that stand for no text: BOS, EOS, padding, chat markers and the like."""
+        listed = {i for _, i in special_ids(self._config)}
         if self.tokenizer is not None:
             listed = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
-        else:
-            listed = {i for _, i in special_ids(self._config)}
         return frozenset(i for i in listed if 0 <= i < self._n_embeddings)
 
     @cached_property
     def vocabulary(self) -> Int[Tensor, " id"]:
         """Ids of ordinary tokens: known to the model and to the tokenizer, and not special."""
         ids = torch.arange(self._n_embeddings)
-        if self.tokenizer is not None:
-            ids = ids[: len(self.tokenizer)]
+        ids = ids if self.tokenizer is None else ids[: len(self.tokenizer)]
         return ids[~torch.isin(ids, torch.tensor(sorted(self.special), dtype=torch.long))]
 
     @checked
@@ -207,10 +192,6 @@ class Model:
                 all special tokens that its tokenizer adds to a text.
             decoder: Whether a text is for an encoder-decoder's decoder, which begins with a start
                 token.
-
-        Raises:
-            InputError: If a prompt is empty before special tokens are added, longer than the
-                context, has padding between tokens, or an id that the model does not have.
         """
         texts = [inputs] if isinstance(inputs, str) else inputs
         if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
@@ -238,12 +219,10 @@ class Model:
 
     def texts_of(self, tokens: Int[Tensor, " pos"]) -> list[str]:
         """Text of each token alone; `<id>` where the tokenizer does not know it."""
-        if self.tokenizer is None:
-            return [f"<{i}>" for i in tokens.tolist()]
         return [self._text_of(i) for i in tokens.tolist()]
 
     def _text_of(self, token: int) -> str:
-        if token >= len(self.tokenizer):
+        if self.tokenizer is None or token >= len(self.tokenizer):
             return f"<{token}>"
         # SentencePiece marks the blank before a word, and drops it when it decodes.
         piece = self.tokenizer.convert_ids_to_tokens(token)
@@ -258,21 +237,18 @@ class Model:
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         except Exception as error:  # Libraries raise errors of many kinds.
             raise InputError(
-                f"prompt must be text that the tokenizer of {self.name} reads,"
-                f" got {quoted(text)}: {told(error)}"
+                f"prompt must be text that the tokenizer reads, got {quoted(text)}: {told(error)}"
             ) from error
         if not ids:
             raise InputError("prompt must have at least one token, got an empty text")
         if self.direction != "causal" and not decoder:
             return self.tokenizer(text)["input_ids"] if bos else ids
         first = self._config.decoder_start_token_id if decoder else self.bos
-        opening = first if bos else None
-        return ids if opening is None or ids[0] == opening else [opening, *ids]
+        return ids if not bos or first in (None, ids[0]) else [first, *ids]
 
     @cached_property
     def learned_sinks(self) -> bool:
         """Whether part of the attention goes to learned sinks, which are no keys (gpt-oss)."""
-        # All models of transformers use this name.
         return any(name.endswith(".sinks") for name, _ in self.inner.named_parameters())
 
     @cached_property
@@ -284,13 +260,22 @@ class Model:
         describe it), or `none` with the settings' word for what the layer is instead, such as
         `none (conv)`. `ALiBi` and `learned sinks` follow where the model has them.
         """
-        return families.layer_kinds(
-            self._config,
-            self.windows,
-            attending=self.attending,
-            is_known=self.direction == "causal" or families.is_softmax(self.inner),
-            learned_sinks=self.learned_sinks,
-        )
+        is_known = self.direction == "causal" or families.is_softmax(self.inner)
+        latent = getattr(self._config, "kv_lora_rank", None)
+        whole = "other" if not is_known else "latent" if latent else "full"
+        also = ", ALiBi" * families.is_alibi(self._config) + ", learned sinks" * self.learned_sinks
+        listed = families.listed(self._config, self.n_layers)
+        kinds = []
+        for layer, width in enumerate(self.windows):
+            if layer not in self.attending:
+                name = listed[layer].replace("_", " ") if listed else "full attention"
+                kinds.append("none" if name == "full attention" else f"none ({name})")
+            elif width is None:
+                kinds.append(whole + also)
+            else:
+                limit = "chunked" if isinstance(width, Blocks) else "window"
+                kinds.append(f"{limit} {width}{also}")
+        return tuple(kinds)
 
     @cached_property
     def alibi_slopes(self) -> tuple[float, ...] | None:
@@ -313,27 +298,18 @@ class Model:
 
     @property
     def _n_embeddings(self) -> int:
-        if self.given is not None:
-            return int(self.given.cfg.d_vocab)
-        return int(self._config.vocab_size)
+        return int(self.given.cfg.d_vocab if self.given else self._config.vocab_size)
 
 
 def attention_layers(model: Model, layers: Any, stack: str | None = None) -> list[int]:
-    """The layers asked for, or all that have attention; `stack` is an encoder-decoder's.
-
-    Raises:
-        InputError: If a layer does not exist or has no attention.
-    """
+    """The layers asked for, or all that have attention; `stack` is an encoder-decoder's."""
     number = model.layers_of(stack)
     attending = list(model.attending) if stack is None else list(range(number))
     if layers is None:
         return attending
-    if isinstance(layers, str) or not isinstance(layers, Iterable):
-        raise InputError(f"layers must be several whole numbers, got {quoted(layers)}")
-    kind = TypeAdapter(list[Annotated[Whole, Field(ge=0, le=number - 1)]])
-    wanted = validated("layers", list(layers), kind)
-    if not wanted:
-        raise InputError("layers must name at least one layer, got none")
+    layer = Annotated[Whole, Field(ge=0, lt=number)]
+    kind = TypeAdapter(Annotated[list[layer], Field(min_length=1)])
+    wanted = validated("layers", list(layers) if isinstance(layers, Iterable) else layers, kind)
     if absent := [layer for layer in wanted if layer not in attending]:
         raise InputError(
             f"layers must have attention, got {absent}, which have none in {model.name}"

@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 import io
-import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,9 +43,8 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
     The model that a bridge wraps is not among its modules, but its mode follows the bridge's.
     """
-    wrapped = getattr(module, "original_model", None)
-    parts = itertools.chain.from_iterable(m.modules() for m in (module, wrapped) if m is not None)
-    modes = {part: part.training for part in parts}
+    wrapped = getattr(module, "original_model", module)
+    modes = {part: part.training for part in (*module.modules(), *wrapped.modules())}
     try:
         module.eval()
         yield
@@ -69,19 +67,17 @@ def holding(variable: ContextVar[_Held], value: _Held) -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """No progress bars or advice from the libraries; restore their settings afterwards."""
     names = ("transformers", "transformer_lens", "huggingface_hub")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
+    levels = {logging.getLogger(name): logging.getLogger(name).level for name in names}
     bars = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
-    for logger in loggers:
+    for logger in levels:
         logger.setLevel(logging.ERROR)
     try:
         # The GGUF reader shows a progress bar whatever transformers' setting.
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
         if bars:
             transformers.utils.logging.enable_progress_bar()

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel as PreTrainedModel
 
 from interp.errors import InputError, told
 
-_WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module"}
-_WRAPPERS |= {"DistributedDataParallel": "module"}
+_WRAPPED = {"OptimizedModule": "_orig_mod", "DataParallel": "module"}
+_WRAPPED["DistributedDataParallel"] = "module"
 """Attribute in which a wrapper that changes no number keeps the model."""
 
 
@@ -20,17 +20,13 @@ def twin(
     model: transformers.PreTrainedModel, device: str | None = None
 ) -> transformers.PreTrainedModel:
     """A second model over the same weights, or over copies of them on another device."""
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        if device is None:
-            return tensor
-        data = tensor.detach().to(device)
-        is_weight = isinstance(tensor, nn.Parameter)
-        return nn.Parameter(data, tensor.requires_grad) if is_weight else data
-
-    memo: dict[int, Any] = {
-        id(t): moved(t) for t in itertools.chain(model.parameters(), model.buffers())
-    }
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        memo[id(tensor)] = tensor
+        if device is not None:
+            data = tensor.detach().to(device)
+            is_weight = isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_weight else data
     # Tensors of an earlier run that are part of a graph cannot be copied.
     left = itertools.chain.from_iterable(vars(part).values() for part in model.modules())
     memo |= {id(t): t.detach() for t in left if isinstance(t, torch.Tensor) and not t.is_leaf}
@@ -47,13 +43,9 @@ def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
 
     Wrappers are removed. Weights that an adapter changes (LoRA and others of PEFT) are copied and
     the adapter is merged into the copies, so that functions of weights see what the model runs.
-
-    Raises:
-        InputError: If it contains no model of transformers, an adapter does more than change
-            weights, or weights are on the meta device.
     """
     inner: Any = model
-    while (name := _WRAPPERS.get(type(inner).__name__)) is not None:
+    while (name := _WRAPPED.get(type(inner).__name__)) is not None:
         inner = getattr(inner, name)
     if hasattr(inner, "get_base_model") and hasattr(inner, "merge_and_unload"):
         inner = inner.get_base_model()
@@ -64,8 +56,7 @@ def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
     absent = [name for name, weight in inner.named_parameters() if weight.is_meta]
     if absent and not any(hasattr(part, "_hf_hook") for part in inner.modules()):
         raise InputError(
-            f"model must have its weights in memory, got {absent[0]} on the meta device:"
-            " load it with its weights"
+            f"model must have its weights in memory, got {absent[0]} on the meta device"
         )
     own = twin(inner)
     for name, layer in list(own.named_modules()):
@@ -85,8 +76,6 @@ def _merged(layer: Any) -> nn.Module:
     for name, weight in list(base.named_parameters(recurse=False)):
         setattr(base, name, nn.Parameter(weight.detach().clone(), weight.requires_grad))
     is_on = not getattr(layer, "disable_adapters", False)
-    if is_on and not layer.merged:
-        layer.merge()
-    elif layer.merged and not is_on:
-        layer.unmerge()
+    if is_on != layer.merged:
+        (layer.merge if is_on else layer.unmerge)()
     return layer.get_base_layer()

@@ -20,8 +20,7 @@ from interp.effects.sink_experiment import (
 from interp.effects.windowed import Cut
 from interp.kinds.probes import text as probe_of_text
 from interp.models import hooks
-from interp.models.ahead import name_of
-from interp.models.load import FULL_NAME
+from interp.models.load import FULL_NAME, name_of
 from interp.scan.plan import encoded_passages
 from interp.show import figures
 

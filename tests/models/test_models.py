@@ -16,7 +16,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 import interp
 from interp.kinds.probes import repeated
-from interp.models import ahead, fetch
+from interp.models import fetch
 from interp.models.load import _as_device
 
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7]])
@@ -180,9 +180,8 @@ def test_ids_of_any_type_are_run_and_stay_as_they_were(gpt2):
     "name", ["./missing", "/missing/folder", "missing.gguf", "a/b/c", "~nobody-here/x", "x" * 5000]
 )
 def test_a_model_that_does_not_exist_is_refused(name):
-    for call in (interp.load_model, ahead.name_of, ahead.context_of)[: 3 if len(name) > 99 else 1]:
-        with pytest.raises(interp.InputError, match="model must be"):
-            call(name)
+    with pytest.raises(interp.InputError, match=r"^model must be"):
+        interp.load_model(name)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +217,7 @@ def test_weights_that_are_missing_are_not_made_up(folder):
     del weights["model.layers.1.self_attn.k_proj.weight"]
     save_file(weights, path, metadata={"format": "pt"})
     with pytest.raises(
-        interp.InputError, match=r"all weights, got none for model\.layers\.1\.self_attn\.k_proj"
+        interp.InputError, match=r"got none for model\.layers\.1\.self_attn\.k_proj"
     ):
         interp.load_model(folder)
 

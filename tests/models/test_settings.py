@@ -9,8 +9,8 @@ import transformers
 from tiny_models import SIZES, SMALL, scaled, tiny, words_tokenizer
 
 import interp
-from interp.models.ahead import context_of
 from interp.models.families import check_settings
+from interp.models.load import context_of
 
 
 def set_in(folder, **changes):
