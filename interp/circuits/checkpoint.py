@@ -45,19 +45,16 @@ def resumed(model: nn.Module, recipe: Recipe, folder: str | os.PathLike[str]) ->
     run, path = Run(model, recipe), Path(folder) / FILE
     if not path.exists():
         return run
-    with reading(path, "a whole checkpoint of a run"), safe_open(path, framework="pt") as file:
-        content = json.loads(file.metadata()["run"])
-        theirs, run.looks = dict(content["recipe"]), list(content["looks"])
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    ours = asdict(recipe)
-    if theirs != ours:
-        differing = [name for name in ours if theirs.get(name) != ours[name]]
-        words = ", ".join(f"{name} {theirs.get(name)}, not {ours[name]}" for name in differing)
-        raise InputError(
-            f"{folder} must hold a run of the same settings or none, got one with"
-            f" {words or 'others'}: choose another folder"
-        )
     with reading(path, "a whole checkpoint of a run"):
+        with safe_open(path, framework="pt") as file:
+            content = json.loads(file.metadata()["run"])
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        ours, theirs = asdict(recipe), dict(content["recipe"])
+        differing = [name for name in ours | theirs if theirs.get(name) != ours.get(name)]
+        words = ", ".join(f"{name} {theirs.get(name)}, not {ours.get(name)}" for name in differing)
+        if differing:
+            raise InputError(f"folder must hold no other run, got {words}: choose another folder")
+        run.looks = list(content["looks"])
         run.restore(state)
     return run
 

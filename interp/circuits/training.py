@@ -21,6 +21,8 @@ run that continues from its `state` equals the run that never stopped, bit for b
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Annotated, Any, Literal
 
 import torch
@@ -34,9 +36,6 @@ from interp.kinds.kind import LABELS, kinds_of
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Thresholds, ask, score_layer
 
-Periods = Literal["varying", "fixed", "none"]
-"""The period of the rows: each its own, all the same, or no repeat."""
-
 BOS = 0
 """Id of the first token of every row; all others are ordinary tokens."""
 
@@ -47,7 +46,7 @@ class Recipe:
     """Everything that a run depends on.
 
     Attributes:
-        period: Kind of repeat.
+        period: Kind of repeat: a period for each row, one for all, or no repeat.
         seed: Seed of the first weights and of the rows.
         vocabulary: Number of ordinary tokens, ids 1 to this.
         length: Tokens in a row, BOS included; the model's context.
@@ -63,7 +62,7 @@ class Recipe:
         decay: Weight decay.
     """
 
-    period: Annotated[Periods, Field()] = "varying"
+    period: Annotated[Literal["varying", "fixed", "none"], Field()] = "varying"
     seed: Seed = 0
     vocabulary: Whole = 128
     length: Annotated[Whole, Field(ge=18)] = 65
@@ -80,13 +79,14 @@ class Recipe:
 
     def __post_init__(self) -> None:
         half = (self.length - 1) // 2
-        for name, least, most in (
-            ("vocabulary", self.length - 1, math.inf),
-            ("most", self.least, half),
-            ("only", 2, half),
-        ):
-            if not least <= (value := getattr(self, name)) <= most:
-                raise InputError(f"{name} must be from {least} to {most}, got {value}")
+        if self.vocabulary < self.length - 1:
+            raise InputError(
+                f"vocabulary must be at least {self.length - 1}, got {self.vocabulary}"
+            )
+        if not self.least <= self.most <= half:
+            raise InputError(f"most must be from {self.least} to {half}, got {self.most}")
+        if self.only > half:
+            raise InputError(f"only must be at most {half}, got {self.only}")
         if self.width % self.heads:
             raise InputError(f"width must be a multiple of heads, {self.heads}, got {self.width}")
 
@@ -108,18 +108,14 @@ def draw_rows(recipe: Recipe, number: int, generator: Generator) -> Probe:
     nothing repeats.
     """
 
-    def between(
-        least: int, most: int | Int[Tensor, "row 1"], share: Float[Tensor, "row 1"]
-    ) -> Int[Tensor, "row 1"]:
+    def between(least: int, most: int | Tensor, share: Tensor) -> Int[Tensor, "row 1"]:
         return least + (share * (most - least + 1)).long()
 
     body = recipe.length - 1
     place = torch.arange(body)
     # The order of random numbers: new tokens without replacement, for all rows at once.
-    order = torch.rand(number, recipe.vocabulary, dtype=torch.float32, generator=generator).argsort(
-        -1
-    )
-    new = order[:, :body] + 1
+    order = torch.rand(number, recipe.vocabulary, dtype=torch.float32, generator=generator)
+    new = order.argsort(-1)[:, :body] + 1
     # Three numbers a row, used or not, so that the controls are drawn alike.
     is_late, where, how_long = torch.rand(3, number, 1, dtype=torch.float32, generator=generator)
     late = is_late < recipe.late
@@ -157,21 +153,40 @@ class Run:
         self.model, self.recipe = model, recipe
         self.step = 0
         self.looks: list[dict[str, Any]] = []
-        self._luck = Generator().manual_seed(recipe.seed)
+        self._generator = Generator().manual_seed(recipe.seed)
         self._learning = [weight for weight in model.parameters() if weight.requires_grad]
         self._optimiser = torch.optim.AdamW(
             self._learning, lr=recipe.rate, betas=(0.9, 0.98), weight_decay=recipe.decay, fused=True
         )
-        self._probes = _Probes(recipe)
+        # Rows for the measurements: drawn once, and never trained on.
+        seed = recipe.seed + 1
+        self._own = draw_rows(recipe, 64, Generator().manual_seed(seed))
+        ids = torch.arange(1, recipe.vocabulary + 1)
+        fixed = partial(repeated, ids, rows=16, length=recipe.length, bos=BOS, seed=seed)
+        # Also periods beyond the longest, as far as most of a second copy fits.
+        longest = (recipe.length - 1) * 5 // 8
+        self._by_period = {period: fixed(period=period) for period in range(4, longest + 1, 4)}
+        every = fixed()
+        self._tokens = every.tokens
+        self._questions = [
+            ask(
+                every.tokens,
+                counted=every.parts[part],
+                special=(BOS,),
+                thresholds=Thresholds(),
+                kinds=[k for k, kind in kinds_of(True).items() if kind.idle == (part == "random")],
+                statistics=False,
+            )
+            for part in ("repeated", "random")
+        ]
 
     def advance(self) -> None:
         """One step of AdamW on fresh rows, for the loss on every next token."""
         recipe = self.recipe
-        rate = recipe.rate * min(1, (self.step + 1) / recipe.warm_up)
         for group in self._optimiser.param_groups:
-            group["lr"] = rate
-        tokens = draw_rows(recipe, recipe.rows, self._luck).tokens
-        loss = next_token_losses(_logits(self.model, tokens), tokens).mean()
+            group["lr"] = recipe.rate * min(1, (self.step + 1) / recipe.warm_up)
+        tokens = draw_rows(recipe, recipe.rows, self._generator).tokens
+        loss = _losses(self.model, tokens).mean()
         if not loss.isfinite():
             raise InputError(f"rate must be one that does not diverge, got {recipe.rate}")
         self._optimiser.zero_grad()
@@ -179,94 +194,59 @@ class Run:
         self._optimiser.step()
         self.step += 1
 
+    @torch.no_grad()
     def look(self) -> None:
         """Measure losses and every head's scores, once at each step."""
-        if not self.looks or self.looks[-1]["step"] != self.step:
-            self.looks.append({"step": self.step, **self._probes.look(self.model)})
+        if self.looks and self.looks[-1]["step"] == self.step:
+            return
+        by_period = {
+            str(period): copy_losses(self.model, probe)["second_copy"]
+            for period, probe in self._by_period.items()
+        }
+        scores: dict[str, list[list[float]]] = {kind: [] for kind in LABELS}
+        seen = self.model(input_ids=self._tokens, use_cache=False, output_attentions=True)
+        for pattern, questions in product(seen.attentions, self._questions):
+            for kind, tally in score_layer(pattern, questions, Thresholds()).tallies.items():
+                scores[kind].append([round(mean, 4) for mean in tally.mean.tolist()])
+        losses = copy_losses(self.model, self._own)
+        self.looks.append({"step": self.step, **losses, "by_period": by_period, "scores": scores})
 
     def state(self) -> dict[str, Tensor]:
         """All numbers that the next step depends on: weights, optimiser, generator, step."""
         kept = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for index, moments in self._optimiser.state_dict()["state"].items():
             kept |= {f"optimiser.{index}.{name}": value for name, value in moments.items()}
-        kept |= {"luck": self._luck.get_state(), "step": torch.tensor(self.step)}
+        kept |= {"luck": self._generator.get_state(), "step": torch.tensor(self.step)}
         return {name: value.detach().clone() for name, value in kept.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Return to the step of `state`; `looks` are left to the caller.
+        """Take a new run to the step of `state`; `looks` are left to the caller.
 
         Raises:
             InputError: If it is not the whole state of a run of this shape.
         """
-        step = int(state.get("step", -1))
-        expected = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        step, expected = int(state.get("step", -1)), self.state()
         for index, weight in enumerate(self._learning if step else []):
-            expected[f"optimiser.{index}.step"] = torch.zeros(())
-            expected |= {f"optimiser.{index}.{name}": weight for name in ("exp_avg", "exp_avg_sq")}
-        expected |= {"luck": self._luck.get_state(), "step": torch.tensor(0)}
+            like = {"step": torch.zeros(()), "exp_avg": weight, "exp_avg_sq": weight}
+            expected |= {f"optimiser.{index}.{name}": value for name, value in like.items()}
         for name, like in expected.items():
             value = state.get(name)
             if step < 0 or value is None or (value.shape, value.dtype) != (like.shape, like.dtype):
                 raise InputError(f"{name} must be {like.dtype} {list(like.shape)} of a step from 0")
-        weights, moments = {}, {}
-        for name, value in state.items():
-            group, _, rest = name.partition(".")
-            if group == "model":
-                weights[rest] = value
-            elif group == "optimiser":
-                index, _, moment = rest.partition(".")
-                moments.setdefault(int(index), {})[moment] = value.clone()
-        self._luck.set_state(state["luck"])
+        optimiser = self._optimiser.state_dict()
+        for name in expected.keys() - {"luck", "step"}:
+            group, index, moment = name.split(".", 2)
+            if group == "optimiser":
+                optimiser["state"].setdefault(int(index), {})[moment] = state[name].clone()
+        self._generator.set_state(state["luck"])
+        weights = {name: state[f"model.{name}"] for name in self.model.state_dict()}
         self.model.load_state_dict(weights)
-        groups = self._optimiser.state_dict()["param_groups"]
-        self._optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        self._optimiser.load_state_dict(optimiser)
         self.step = step
 
 
-def _logits(model: nn.Module, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos id"]:
-    return model(input_ids=tokens, use_cache=False).logits
-
-
-class _Probes:
-    """Rows for the measurements: drawn once, and never trained on."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        seed = recipe.seed + 1
-        ids = torch.arange(1, recipe.vocabulary + 1)
-        given: dict[str, Any] = {"length": recipe.length, "bos": BOS, "seed": seed}
-        self.own = draw_rows(recipe, 64, Generator().manual_seed(seed))
-        self.every = repeated(ids, rows=16, **given)
-        # Also periods beyond the longest, as far as most of a second copy fits.
-        longest = (recipe.length - 1) * 5 // 8
-        self.at = {d: repeated(ids, rows=16, period=d, **given) for d in range(4, longest + 1, 4)}
-        self.thresholds = Thresholds()
-        self.questions = {
-            part: ask(
-                self.every.tokens,
-                counted=self.every.parts[part],
-                special=(BOS,),
-                thresholds=self.thresholds,
-                kinds=[k for k, kind in kinds_of(True).items() if kind.idle == (part == "random")],
-                statistics=False,
-            )
-            for part in ("repeated", "random")
-        }
-
-    @torch.no_grad()
-    def look(self, model: nn.Module) -> dict[str, Any]:
-        measures: dict[str, Any] = copy_losses(model, self.own)
-        measures["by_period"] = {
-            str(period): copy_losses(model, probe)["second_copy"]
-            for period, probe in self.at.items()
-        }
-        seen = model(input_ids=self.every.tokens, use_cache=False, output_attentions=True)
-        scores: dict[str, list[list[float]]] = {kind: [] for kind in LABELS}
-        for pattern in seen.attentions:
-            for questions in self.questions.values():
-                tallies = score_layer(pattern, questions, self.thresholds).tallies
-                for kind, tally in tallies.items():
-                    scores[kind].append([round(mean, 4) for mean in tally.mean.tolist()])
-        return {**measures, "scores": scores}
+def _losses(model: nn.Module, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch query"]:
+    return next_token_losses(model(input_ids=tokens, use_cache=False).logits, tokens)
 
 
 @torch.no_grad()
@@ -275,6 +255,6 @@ def copy_losses(model: nn.Module, probe: Probe) -> dict[str, float | None]:
 
     They are over the queries of `interp.effects.losses.copy_queries`; None without such queries.
     """
-    by_query = next_token_losses(_logits(model, probe.tokens), probe.tokens)
+    by_query = _losses(model, probe.tokens)
     means = {name: by_query[part].mean().item() for name, part in copy_queries(probe).items()}
     return {name: None if math.isnan(mean) else round(mean, 4) for name, mean in means.items()}
