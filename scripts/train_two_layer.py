@@ -15,6 +15,12 @@ import typer
 
 from interp import command
 
+LOOK_EVERY = 25
+"""Steps between two looks at the model."""
+
+SAVE_EVERY = 100
+"""Steps between two checkpoints; a multiple of `LOOK_EVERY`."""
+
 
 def main(
     out: Annotated[
@@ -33,7 +39,7 @@ def main(
     format: command.Formats = "png,svg",
 ) -> None:
     from interp.circuits import checkpoint
-    from interp.circuits.training import LOOK_EVERY, SAVE_EVERY, Recipe
+    from interp.circuits.training import Recipe
     from interp.errors import InputError
 
     formats = command.listed(format, command.FORMATS, name="--format")

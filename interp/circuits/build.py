@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -12,9 +12,7 @@ from interp.circuits.built import MOST_SHARP
 from interp.circuits.rotary import Rotary
 from interp.errors import InputError, Seed, Whole, checked
 from interp.kinds.probes import passages
-
-if TYPE_CHECKING:
-    from interp.models import Model
+from interp.models import Model, assembled
 
 BITS = (5, 6, 7, 8)
 """Sizes of the code words that are tried: they have 2^bits - 1 numbers, the stream 8 * 2^bits."""
@@ -36,7 +34,7 @@ def build_circuit(
     blur: Share = 0.0,
     wrong_copy: Share = 0.0,
     seed: Seed = 0,
-) -> "Model":
+) -> Model:
     """Build a two-layer induction circuit by hand: right by construction, or wrong as asked.
 
     Head `L0H3` (rotary: `L0H1`) attends to the previous token and writes it to the current
@@ -53,12 +51,11 @@ def build_circuit(
             score less. If left out, the least at which every query puts 0.9999 of its attention
             on its targets: from 27 to about 90, by vocabulary and length.
         bos: Id of the sink.
-        kv_heads: Key-value heads for the four heads of the rotary circuit: 1, 2 or 4; 2 if left
-            out.
+        kv_heads: Key-value heads for the four heads of the rotary circuit; 2 if left out.
         previous: Whether there is a previous-token head.
         match: Whether the induction head matches; if not, it always attends to BOS.
         blur: Share of the previous-token head's attention that goes two tokens back.
-        wrong_copy: Share of the tokens that are copied as another token.
+        wrong_copy: Share of the tokens that are copied as another one, by the right attention.
         seed: Seed of the directions, the tokens' code words, and the idle heads' weights. The
             global generator is not used.
 
@@ -66,9 +63,6 @@ def build_circuit(
         A `Model`; `.plain` is the transformers model, `.tokenizer` has one token a word. The
         width is the least that holds vocabulary and length: 256 up to 513 ids, 512 up to 2,049,
         1,024 up to 8,193, then 2,048; a rotary circuit of some 3,000 positions needs 512 at least.
-
-    Raises:
-        InputError: If the construction cannot hold the vocabulary or the length.
 
     Example:
         >>> toy = build_circuit("absolute", vocabulary=16, length=16)
@@ -82,14 +76,11 @@ def build_circuit(
     if wrong_copy > 0 and round(wrong_copy * (vocabulary - 1)) < 2:
         least = f"0 or two tokens of {vocabulary - 1} at least"
         raise InputError(f"wrong_copy must be {least}, got {wrong_copy}")
-    asked: dict[str, Any] = {
-        **{"previous": previous, "match": match, "blur": blur, "wrong_copy": wrong_copy},
-        "seed": seed,
-    }
+    asked: dict[str, Any] = {"previous": previous, "match": match, "blur": blur}
+    asked |= {"wrong_copy": wrong_copy, "seed": seed}
     Plan = Absolute if positions == "absolute" else Rotary
-    grouped = {} if kv_heads is None else {"kv_heads": kv_heads}
     plans = (
-        Plan(bits, vocabulary, length, bos, **grouped, **asked)
+        Plan(bits, vocabulary, length, bos, kv_heads or Plan.kv_heads, **asked)
         for bits in BITS
         if vocabulary - 1 <= 4**bits // 2
     )
@@ -102,8 +93,6 @@ def build_circuit(
         "sharpness": sharpness,
         **asked,
     }
-    from interp.models import assembled
-
     return assembled(
         plan.family,
         {**plan.settings(), "hand_built": record},
@@ -120,6 +109,5 @@ def words(vocabulary: int, bos: int) -> list[str]:
     After these, id 900 is `w900`.
     """
     found = re.findall(r"\w+|[^\w\s]+", " ".join(passages().values()))
-    common = (word for word, _ in Counter(found).most_common())
-    others = chain(["<unk>"], common)
+    others = chain(["<unk>"], (word for word, _ in Counter(found).most_common()))
     return ["<s>" if i == bos else next(others, f"w{i}") for i in range(vocabulary)]

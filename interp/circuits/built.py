@@ -90,6 +90,7 @@ class Plan:
     Arguments are those of `build_circuit`, and `bits`: code words have N = 2^bits - 1 numbers.
 
     Attributes:
+        place_share: Share of the stream's square size that absolute positions have.
         content: Dimensions of a head in which words are compared.
         kernel: Product of two positions by their distance (`interp.circuits.codes`).
         turn: Largest change of the product of two words by positions.
@@ -109,7 +110,6 @@ class Plan:
     family: ClassVar[str]
     n_heads: ClassVar[int]
     place_share: ClassVar[float]
-    """Share of the stream's square size that absolute positions have."""
     previous_head: ClassVar[Head]
     induction_head: ClassVar[Head]
 
@@ -173,8 +173,8 @@ class Plan:
         s = math.sqrt(self.s**2 + self.alpha_token**2 / self.d_model)
         outputs = torch.arange(self.vocabulary)
         tokens = outputs[outputs != self.bos]
-        wrong = torch.randperm(len(tokens), generator=self.generator)
-        wrong = tokens[wrong[: round(self.wrong_copy * len(tokens))]]
+        order = torch.randperm(len(tokens), generator=self.generator)
+        wrong = tokens[order[: round(self.wrong_copy * len(tokens))]]
         outputs[wrong] = wrong.roll(1)
         return LOGIT * s / self.alpha_token * self.words[outputs] @ self.out
 
@@ -195,10 +195,7 @@ class Plan:
         self.written = self.cos * twist(self.bits)[:, None] * self.token + self.sin * self.before
 
     def _margins(self) -> tuple[float, float, float]:
-        """The least score of a match and the most of another key, and the least s / s_i.
-
-        In units of the sharpness, as derived above.
-        """
+        """Least match and highest other score, in units of the sharpness, and least s / s_i."""
         likest, twisted = alike(self.bits, self.vocabulary - 1)
         leak = self.cos / 2 * twisted
         cross = 2 * self.gamma * self.alpha_token * self.cos * twisted / self.d_model
@@ -237,13 +234,7 @@ class Plan:
         if self.match:
             W_Q[:, self.content] = self.root * self.s / self.alpha_token * self.token.T
 
-    def _carry(
-        self,
-        layer: Layer,
-        head: Head,
-        read: Float[Tensor, "d_model N"],
-        write: Float[Tensor, "N d_model"],
-    ) -> None:
+    def _carry(self, layer: Layer, head: Head, read: Tensor, write: Tensor) -> None:
         """Let `head` do nothing but `read` from the position it attends to and `write` here."""
         kv = self.key_value_head(head)
         layer.W_V[kv], layer.W_O[head.head] = 0, 0

@@ -32,12 +32,9 @@ def save(run: Run, folder: str | os.PathLike[str]) -> None:
 
 
 def resumed(model: nn.Module, recipe: Recipe, folder: str | os.PathLike[str]) -> Run:
-    """The run in `folder` as it was saved, or a new one if there is none.
+    """The run of this recipe that `save` wrote to `folder`, or a new one if there is none.
 
-    Args:
-        model: A model of the recipe's shape; it gets the run's weights.
-        recipe: The recipe that the saved run must have.
-        folder: A folder that `save` wrote to.
+    The model, of the recipe's shape, gets the run's weights.
 
     Raises:
         InputError: If the file is of another recipe, or is damaged.
@@ -51,8 +48,8 @@ def resumed(model: nn.Module, recipe: Recipe, folder: str | os.PathLike[str]) ->
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         ours, theirs = asdict(recipe), dict(content["recipe"])
         differing = [name for name in ours | theirs if theirs.get(name) != ours.get(name)]
-        words = ", ".join(f"{name} {theirs.get(name)}, not {ours.get(name)}" for name in differing)
         if differing:
+            words = ", ".join(f"{n} {theirs.get(n)}, not {ours.get(n)}" for n in differing)
             raise InputError(f"folder must hold no other run, got {words}: choose another folder")
         run.looks = list(content["looks"])
         run.restore(state)
@@ -65,6 +62,5 @@ def record(folder: str | os.PathLike[str]) -> dict[str, Any]:
     with reading(path, "the record of a finished run"):
         content = json.loads(content_of(path))
         Recipe(**content["recipe"])
-        if not isinstance(content["looks"], list) or not content["looks"]:
-            raise InputError("looks must be a list of measurements")
+        int(content["looks"][-1]["step"])
     return content

@@ -7,8 +7,9 @@ on the induction head (`interp.effects.paths`). The models may be built by hand,
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -33,15 +34,12 @@ from interp.models.stream import stream, streams
 from interp.scan.columns import EFFECT
 from interp.scan.plan import row_length
 from interp.scan.scan import scan_heads
-from interp.scan.table import HeadScan
 from interp.weights.direct import Readout
 from interp.weights.folded import composition_scores, embedding, head_weights, token_sample
 from interp.weights.heads import ov_copy, qk_match
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SCHEMA_VERSION = 1
 
 SHOWN = 33
 """Tokens of the row in the figure: BOS and two copies of sixteen."""
@@ -78,7 +76,7 @@ MEASURES = {
 """The measures of each circuit, in the order of the table."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Circuit:
     """One column of the comparison.
 
@@ -109,6 +107,13 @@ class Circuit:
         numbers = [f"{n} {self.measures[n]:.2f}" for n in names if n in self.measures]
         return f"Circuit({self.model}: {pair}, {', '.join(numbers)})"
 
+    def without(self, measures: Iterable[str], reason: str) -> "Circuit":
+        """The circuit, with the reason for those of the measures that are absent."""
+        for name in measures:
+            if name not in self.measures:
+                self.left_out.setdefault(name, reason)
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """The circuit as it is written, measures on top."""
         return {
@@ -119,15 +124,9 @@ class Circuit:
             "by_period": self.by_period,
             "induction_heads": self.found.get("induction", {}),
             "previous_token_heads": self.found.get("previous token", {}),
-            "edges": [
-                {
-                    name: round(value, 6) if isinstance(value, float) else value
-                    for name, value in edge.record().items()
-                }
-                for edge in self.edges
-            ],
+            "edges": self.edges.to_frame().round(6).to_dict("records"),
             "patterns": {
-                role: [[round(value, 4) for value in row] for row in pattern.tolist()]
+                role: pattern.double().round(decimals=4).tolist()
                 for role, pattern in self.patterns.items()
             },
         }
@@ -181,7 +180,7 @@ class Comparison(Saved):
         circuits = {name: circuit.to_json() for name, circuit in self.circuits.items()}
         *_, last = circuits.values()
         return {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": 1,
             "made_by": self.made_by,
             "measures": MEASURES,
             "circuits": circuits,
@@ -204,7 +203,7 @@ def compare_circuits(
     *,
     seed: Seed = 0,
     rows: Annotated[Whole, Field(ge=2)] = 8,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], object] = lambda step: None,
 ) -> Comparison:
     """Measure the induction circuit of each model the same way.
 
@@ -219,10 +218,6 @@ def compare_circuits(
         A column for each model. If a model does not allow a measure, it is left out of the
         column, with the reason.
 
-    Raises:
-        InputError: If there are no models, or one cannot be loaded, or its context is too short
-            for a repeat.
-
     Example:
         >>> import interp
         >>> toy = interp.build_circuit("absolute", vocabulary=64, length=65)
@@ -233,14 +228,7 @@ def compare_circuits(
     if not isinstance(models, Mapping) or not models:
         raise InputError(f"models must map names to models, got {type(models).__name__}")
     opened = {name: load_model(model) for name, model in models.items()}
-    circuits = {}
-    for name, model in opened.items():
-
-        def report(step: str, name: str = name) -> None:
-            if progress is not None:
-                progress(f"{name}: {step}")
-
-        circuits[name] = measure_circuit(model, seed=seed, rows=rows, progress=report)
+    circuits = {n: _measure(n, model, rows, seed, progress) for n, model in opened.items()}
     made_by = {
         "seed": seed,
         "rows": rows,
@@ -253,50 +241,53 @@ def compare_circuits(
     return Comparison(circuits, made_by)
 
 
-def measure_circuit(
-    model: Model,
-    *,
-    seed: int,
-    rows: int,
-    progress: Callable[[str], None] = lambda step: None,
+def _measure(
+    name: str, model: Model, rows: int, seed: int, progress: Callable[[str], object]
 ) -> Circuit:
     """Measure the induction circuit of one model; see `compare_circuits`."""
-    progress("scanning")
+    progress(f"{name}: scanning")
     scan = scan_heads(model, rows=rows, seed=seed)
-    probe = _repeated(model, rows, seed)
-    found = {label: _scores(scan, label) for label in ("induction", "previous token")}
-    measures: dict[str, int | float] = {"loss_chance": math.log(len(model.vocabulary))}
+    frame, targets = scan.frame.set_index("name"), scan.heads("induction")
+    draw = partial(repeated, model.vocabulary, bos=model.bos, seed=seed)
+    probe = draw(rows=rows, length=row_length(model))
+    circuit = Circuit(model.name)
+    measures = circuit.measures
+    for kind in ("induction", "previous_token"):
+        label = kind.replace("_", " ")
+        circuit.found[label] = {n: float(frame.at[n, kind]) for n in map(str, scan.heads(label))}
+    measures["loss_chance"] = math.log(len(model.vocabulary))
     measures |= _losses(model, probe)
-    targets = scan.heads("induction")
     if not targets:
-        best = scan.frame["induction"].dropna()
+        best = frame["induction"].dropna()
         highest = f"the highest score is {best.max():.2f}" if len(best) else "none could be scored"
-        reasons = [(MEASURES, f"no head is labelled induction, {highest}")]
-        left_out = _left_out(measures, reasons)
-        return Circuit(model.name, measures=measures, left_out=left_out, found=found)
+        return circuit.without(MEASURES, f"no head is labelled induction, {highest}")
 
-    head, reasons = targets[0], []
+    head = circuit.heads["induction"] = targets[0]
     columns = {"induction": "induction", "rest": "sink", "effect": EFFECT}
-    measures |= {m: _cell(scan, head, c) for m, c in columns.items() if c in scan.frame}
-    progress("running one period at a time")
-    by_period = _by_period(model, head, rows, seed)
-    measures["induction_least"] = min(row["induction"] for row in by_period)
-    measures["loss_most"] = max(row["loss"] for row in by_period)
+    measures |= {m: float(frame.at[str(head), c]) for m, c in columns.items() if c in frame}
+    progress(f"{name}: running one period at a time")
+    body = row_length(model) - (model.bos is not None)
+    for period in sorted({max(4, body * eighths // 8) for eighths in (1, 2, 3, 4)}):
+        fixed = draw(rows=rows, length=row_length(model), period=period)
+        loss = float(losses(model, fixed)["second_copy"].mean())
+        score = _stripe(model, fixed, head)
+        circuit.by_period.append({"period": period, "induction": score, "loss": loss})
+    measures["induction_least"] = min(row["induction"] for row in circuit.by_period)
+    measures["loss_most"] = max(row["loss"] for row in circuit.by_period)
 
-    progress("taking earlier heads out of queries, keys and values")
+    progress(f"{name}: taking earlier heads out of queries, keys and values")
     try:
-        edges = path_effects(model, targets, rows=rows, seed=seed)
-        feeder = edges.strongest(head, "K")[0].source
+        circuit.edges = path_effects(model, targets, rows=rows, seed=seed)
+        feeder = circuit.edges.strongest(head, "K")[0].source
     except InputError as error:
-        edges, feeder = PathEffects(), _best_before(scan, head)
-        reasons.append((_BY_PATHS, str(error)))
-    if feeder is None:
-        reasons.append((MEASURES, f"no head comes before {head}"))
-        left_out = _left_out(measures, reasons)
-        return Circuit(model.name, {"induction": head}, measures, left_out, by_period, found)
-    heads = {"induction": head, "previous_token": feeder}
-    measures["previous_token"] = _cell(scan, feeder, "previous_token")
-    for edge in edges:
+        circuit.without([name for name in MEASURES if "_without_in_" in name], str(error))
+        earlier = frame.loc[frame["layer"] < head.layer, "previous_token"].dropna()
+        if earlier.empty:
+            return circuit.without(MEASURES, f"no head comes before {head}")
+        feeder = Head.parse(earlier.idxmax())
+    circuit.heads["previous_token"] = feeder
+    measures["previous_token"] = float(frame.at[str(feeder), "previous_token"])
+    for edge in circuit.edges:
         if (edge.source, edge.to) == (feeder, head):
             measures[f"effect_without_in_{edge.path}"] = edge.effect_after
             if edge.path != "V":  # Values do not change where a head looks.
@@ -305,34 +296,19 @@ def measure_circuit(
         measures["induction_without"] = _stripe(model, probe, head)
         measures["loss_without"] = float(losses(model, probe)["second_copy"].mean())
 
-    progress("reading weights")
+    progress(f"{name}: reading weights")
     try:
         measures |= _by_weights(model, feeder, head)
     except InputError as error:
-        reasons.append((_BY_WEIGHTS, str(error)))
-    left_out = _left_out(measures, reasons)
-    patterns = _patterns(model, heads, seed)
-    return Circuit(model.name, heads, measures, left_out, by_period, found, edges, patterns)
-
-
-def _left_out(measures: Mapping[str, float], reasons: list[tuple[Any, str]]) -> dict[str, str]:
-    """The first of the reasons for each measure that is missing."""
-    left_out: dict[str, str] = {}
-    for names, why in reasons:
-        for name in names:
-            if name not in measures:
-                left_out.setdefault(name, why)
-    return left_out
-
-
-_BY_PATHS = [name for name in MEASURES if "_without_in_" in name]
-_BY_WEIGHTS = [name for name in MEASURES if "composition" in name or name[2:] in ("z", "rank")]
-_BY_WEIGHTS += ["qk_match", "ov_copy"]
-
-
-def _repeated(model: Model, rows: int, seed: int, **options: int) -> Probe:
-    length = options.pop("length", row_length(model))
-    return repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed, **options)
+        circuit.without(MEASURES, str(error))
+    # Attention of both heads on BOS and two copies of sixteen tokens.
+    period, length = (SHOWN - 1) // 2, SHOWN - (model.bos is None)
+    if model.n_ctx >= length and len(model.vocabulary) >= period:
+        tokens = draw(rows=1, length=length, period=period).tokens
+        seen = attention_patterns(model, tokens, sorted({h.layer for h in circuit.heads.values()}))
+        for role, (layer, number) in circuit.heads.items():
+            circuit.patterns[role] = seen[seen.layers.index(layer), 0, number]
+    return circuit
 
 
 def _losses(model: Model, probe: Probe) -> dict[str, float]:
@@ -347,17 +323,6 @@ def _losses(model: Model, probe: Probe) -> dict[str, float]:
     }
 
 
-def _by_period(model: Model, head: Head, rows: int, seed: int) -> list[dict[str, int | float]]:
-    """Rows of one period each: an eighth, a quarter, three eighths and half of a row."""
-    body = row_length(model) - (model.bos is not None)
-    measured = []
-    for period in sorted({max(4, body * eighths // 8) for eighths in (1, 2, 3, 4)}):
-        probe = _repeated(model, rows, seed, period=period)
-        loss = float(losses(model, probe)["second_copy"].mean())
-        measured.append({"period": period, "induction": _stripe(model, probe, head), "loss": loss})
-    return measured
-
-
 def _stripe(model: Model, probe: Probe, head: Head) -> float:
     """A head's induction score on a probe, in the model as it is now."""
     asked = ask_of_stripe(model, probe, head.layer)
@@ -368,10 +333,8 @@ def _stripe(model: Model, probe: Probe, head: Head) -> float:
             tally = score_layer(attention, asked, Thresholds()).tallies["induction"]
             scores.append(float(tally.mean[head.head]))
 
-    if streams(model):
-        stream(model, probe.tokens, look)
-    else:
-        run(model, probe.tokens, look, layers=[head.layer])
+    see = stream if streams(model) else partial(run, layers=[head.layer])
+    see(model, probe.tokens, look)
     return scores[0]
 
 
@@ -392,37 +355,3 @@ def _by_weights(model: Model, feeder: Head, head: Head) -> dict[str, int | float
     W_U = readout.norm.fold(readout.W_U)
     measures["ov_copy"] = ov_copy(read, reader, head.head, W_U, ids)
     return measures
-
-
-def _patterns(
-    model: Model, heads: Mapping[str, Head], seed: int
-) -> dict[str, Float[Tensor, "query key"]]:
-    """Attention of both heads on BOS and two copies of sixteen tokens."""
-    period = (SHOWN - 1) // 2
-    length = SHOWN - (model.bos is None)
-    if model.n_ctx < length or len(model.vocabulary) < period:
-        return {}
-    probe = _repeated(model, 1, seed, length=length, period=period)
-    patterns = attention_patterns(model, probe.tokens, sorted({h.layer for h in heads.values()}))
-    return {
-        role: patterns[patterns.layers.index(head.layer), 0, head.head]
-        for role, head in heads.items()
-    }
-
-
-def _scores(scan: HeadScan, label: str) -> dict[str, float]:
-    """The heads that carry the label, the strongest first, with their scores."""
-    return {str(head): _cell(scan, head, label.replace(" ", "_")) for head in scan.heads(label)}
-
-
-def _best_before(scan: HeadScan, head: Head) -> Head | None:
-    """The head with the highest previous-token score in the layers before `head`."""
-    earlier = scan.frame.loc[scan.frame["layer"] < head.layer].dropna(subset=["previous_token"])
-    if earlier.empty:
-        return None
-    best = earlier.sort_values(by="previous_token", ascending=False)["name"].iloc[0]
-    return Head.parse(best)
-
-
-def _cell(scan: HeadScan, head: Head, column: str) -> float:
-    return float(scan.frame.loc[scan.frame["name"] == str(head), column].iloc[0])

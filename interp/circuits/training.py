@@ -68,7 +68,7 @@ class Recipe:
     length: Annotated[Whole, Field(ge=18)] = 65
     least: Annotated[Whole, Field(ge=2)] = 8
     most: Whole = 32
-    only: Annotated[Whole, Field(ge=2)] = 20
+    only: Whole = 20
     late: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.25
     rows: Count = 32
     width: Count = 64
@@ -78,24 +78,14 @@ class Recipe:
     decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.01
 
     def __post_init__(self) -> None:
-        half = (self.length - 1) // 2
-        if self.vocabulary < self.length - 1:
-            raise InputError(
-                f"vocabulary must be at least {self.length - 1}, got {self.vocabulary}"
-            )
-        if not self.least <= self.most <= half:
-            raise InputError(f"most must be from {self.least} to {half}, got {self.most}")
-        if self.only > half:
-            raise InputError(f"only must be at most {half}, got {self.only}")
+        body = self.length - 1
+        half = body // 2
+        ranges = {"vocabulary": (body, math.inf), "most": (self.least, half), "only": (2, half)}
+        for name, (least, most) in ranges.items():
+            if not least <= (value := getattr(self, name)) <= most:
+                raise InputError(f"{name} must be from {least} to {most}, got {value}")
         if self.width % self.heads:
             raise InputError(f"width must be a multiple of heads, {self.heads}, got {self.width}")
-
-
-LOOK_EVERY = 25
-"""Steps between two looks at a model."""
-
-SAVE_EVERY = 100
-"""Steps between two checkpoints; a multiple of `LOOK_EVERY`."""
 
 
 def draw_rows(recipe: Recipe, number: int, generator: Generator) -> Probe:
@@ -220,11 +210,7 @@ class Run:
         return {name: value.detach().clone() for name, value in kept.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take a new run to the step of `state`; `looks` are left to the caller.
-
-        Raises:
-            InputError: If it is not the whole state of a run of this shape.
-        """
+        """Take a new run to the step of `state`, without `looks`; refuse part of a state."""
         step, expected = int(state.get("step", -1)), self.state()
         for index, weight in enumerate(self._learning if step else []):
             like = {"step": torch.zeros(()), "exp_avg": weight, "exp_avg_sq": weight}
