@@ -127,7 +127,7 @@ def test_a_device_where_a_loaded_model_is_not_is_refused(monkeypatch):
     model = tiny("gpt2")
     with monkeypatch.context() as patch:
         patch.setattr("interp.models.load._as_device", torch.device)
-        with pytest.raises(interp.InputError, match="left out for a loaded model, got cuda"):
+        with pytest.raises(interp.InputError, match="loaded model, cpu, got cuda"):
             load_model(model, device="cuda")
     assert load_model(load_model(model, device="cpu"), device="cpu").device.type == "cpu"
 
@@ -235,5 +235,5 @@ def test_layers_that_share_keys_and_values_are_read_for_the_whole_prompt():
 
 
 def test_an_encoding_without_ids_is_refused():
-    with pytest.raises(interp.InputError, match=r"must hold input_ids, got \[\]"):
+    with pytest.raises(interp.InputError, match="inputs must"):
         interp.attention_patterns(tiny("gpt2"), {})

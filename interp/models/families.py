@@ -54,9 +54,6 @@ _CONTEXT = ("n_positions", "max_position_embeddings", "max_context_length", "max
 _CONTEXT += ("seq_length", "max_seq_len", "max_sequence_length")
 """Settings that name the longest prompt: the first one counts, as in TransformerLens."""
 
-_NO_CONTEXT = 2048
-"""Longest prompt of a causal model that names none (Bloom), as in TransformerLens."""
-
 _LOCAL = ("sliding_attention", "local")
 """Names of layers with a window in the settings."""
 
@@ -71,7 +68,7 @@ _SOFTMAX = (
 """Bidirectional families whose only attention code gives each query a softmax over all tokens."""
 
 _PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj")
-"""Names of W_O in the models of transformers."""
+"""Names of W_O."""
 
 GGUF_ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
 """Architectures whose order of weights in a GGUF file is known and tested."""
@@ -82,19 +79,13 @@ GGUF_SETTINGS = (
     *("attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length"),
     *("rope.freq_base", "rope.dimension_count"),
 )
-"""Settings in a GGUF file that transformers reads, or that only repeat shapes of weights.
-
-transformers ignores any other silently (such as a window), and the model attends differently.
-"""
+"""Settings in a GGUF file that transformers reads or needs not; it ignores others silently."""
 
 
 def text_config(model: Any) -> Any:
     """Settings of the language model, also where it is one part of a larger model."""
     config = getattr(model, "config", None)
     return getattr(config, "get_text_config", lambda: config)()
-
-
-# Direction and class
 
 
 def direction(config: Any, architecture: str | None) -> Direction:
@@ -119,13 +110,10 @@ def class_for(config: Any) -> Any:
     if way == "causal":
         return transformers.AutoModelForCausalLM
     own = getattr(transformers, str(named), None)
-    if isinstance(own, type) and getattr(own, "config_class", None) is type(config):
+    if getattr(own, "config_class", None) is type(config):
         return own
     both_ways = way == "both ways"
     return transformers.AutoModelForMaskedLM if both_ways else transformers.AutoModelForSeq2SeqLM
-
-
-# Settings
 
 
 def check_settings(settings: Mapping[Any, Any]) -> None:
@@ -165,15 +153,12 @@ def context(model: nn.Module, config: Any, way: Direction) -> int | None:
     """How many tokens a prompt may have; None: no limit."""
     if way == "causal":
         named = (getattr(config, name) for name in _CONTEXT if hasattr(config, name))
-        return next(named, _NO_CONTEXT)
+        return next(named, 2048)  # Bloom names none; TransformerLens uses the same.
     size = getattr(config, "max_position_embeddings", None)
     places = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
     # RoBERTa and its relatives count positions from after the id of padding.
     before = getattr(places, "padding_idx", None)
     return size if size is None or before is None else size - before - 1
-
-
-# Layers
 
 
 def listed(config: Any, n_layers: int) -> list[str]:
@@ -229,19 +214,14 @@ def open_empty_windows(config: Any, name: str) -> None:
 
 
 def all_attend(plain: nn.Module | None, n_layers: int) -> bool:
-    """Whether every layer clearly attends by softmax, by its name and its output projection.
-
-    False means unknown: TransformerLens' hooks then find the layers with attention.
-    """
+    """Whether every layer clearly attends; if not, TransformerLens' hooks find those that do."""
     names = set(listed(getattr(plain, "config", None), n_layers))
     return names <= _ATTENDING and len(output_projections(plain)) == n_layers
 
 
 def is_softmax(model: Any) -> bool:
-    """Whether each query of a bidirectional model is known to have a softmax over all tokens.
-
-    True for families that the usual kernels can compute too, and for those listed above.
-    """
+    """Whether each query of a bidirectional model is known to have a softmax over all tokens."""
+    # The usual kernels compute nothing else.
     return getattr(model, "_supports_sdpa", False) or model.config.model_type in _SOFTMAX
 
 
@@ -264,9 +244,6 @@ def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...] | None:
         return None
     first, second = bias.reshape(n_heads, 2).unbind(1)
     return tuple((second - first).tolist())
-
-
-# Modules
 
 
 def output_projections(plain: nn.Module | None) -> dict[int, nn.Module]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from interp.errors import InputError, checked, quoted, told
+from interp.errors import InputError, checked, quoted, reading, told
 from interp.files import staged
 from interp.memory import refuse_beyond
 from interp.models import families, fetch
@@ -29,6 +29,8 @@ FULL_NAME = "SmolLM2-135M-Instruct (Q4_1)"
 """Full name of the default model: tuned for chat, quantized to four bits."""
 
 CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+_OF_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -76,7 +78,11 @@ def load_model(
             f" got {quoted(tokenizer)}"
         )
     if device != "auto" and isinstance(model, Model | torch.nn.Module):
-        _check_device(model, options["device"])
+        weights = model.inner if isinstance(model, Model) else model
+        wanted: torch.device = options["device"]
+        there = next((each.device for each in weights.parameters() if not each.is_meta), wanted)
+        if there.type != wanted.type or wanted.index not in (None, there.index):
+            raise InputError(f"device must be that of a loaded model, {there}, got {wanted}")
     if isinstance(model, Model):
         return model
     if isinstance(model, torch.nn.Module):
@@ -153,17 +159,18 @@ def _load(
 ) -> tuple[transformers.PreTrainedModel, Any]:
     """Model and tokenizer from a hub id, a folder or a file; any failure is one line."""
     what = f"model {str(source)!r}"
-    where: dict[str, Any] = {"local_files_only": False, "trust_remote_code": False}
-    place, numbers = source, None
+    is_local = isinstance(source, Path)
+    where: dict[str, Any] = {"local_files_only": is_local, "trust_remote_code": False}
+    place, numbers, has_tokenizer = source, None, True
     try:
-        if isinstance(source, str):
+        if not is_local:
             where |= {"revision": revision} if revision else {}
         elif source.is_file():
-            where |= {"local_files_only": True, "gguf_file": source.name}
+            where["gguf_file"] = source.name
             place, numbers = source.parent, check_gguf(source)
         else:
-            where["local_files_only"] = True
             check_folder(source)
+            has_tokenizer = any((source / name).exists() for name in _OF_TOKENIZERS)
         with quiet():
             config = transformers.AutoConfig.from_pretrained(place, **where)
             check_settings(config.to_dict())
@@ -183,11 +190,8 @@ def _load(
                 output_loading_info=True,
                 **where,
             )
-            tokenizer = None
-            names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-            is_folder = isinstance(source, Path) and numbers is None
-            if not is_folder or any((source / name).exists() for name in names):
-                tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
+            opener = transformers.AutoTokenizer.from_pretrained
+            tokenizer = opener(place, **where) if has_tokenizer else None
     except InputError:
         raise
     except Exception as error:
@@ -196,9 +200,7 @@ def _load(
     _check_loaded(what, model, info)
     used = sum(weight.numel() for weight in model.parameters())
     if numbers not in (None, used):  # transformers ignores weights that it does not expect.
-        raise InputError(
-            f"{what} must use all {numbers} numbers of its file, got settings for {used}"
-        )
+        raise InputError(f"{what} must use all {numbers} numbers of its file, got {used}")
     return model.to(device).eval(), tokenizer
 
 
@@ -258,13 +260,11 @@ def opened(
         if not isinstance(getattr(config, setting, None), int):
             raise InputError(f"model must have {setting} in its settings, got {name}")
     if model.config.model_type == "falcon" and model.config.alibi:
-        # Its eager code adds the bias to the mask and to the scores; its fused code once.
         raise InputError(
             f"model must have the same attention in eager and fused code, got {name}:"
             " transformers adds ALiBi's bias twice in Falcon's eager code"
         )
-    if compare_with_cpu is None:
-        compare_with_cpu = model.device.type == "mps"
+    compared = model.device.type == "mps" if compare_with_cpu is None else compare_with_cpu
     if way == "causal":
         families.open_empty_windows(config, name)
     made = Model(
@@ -274,7 +274,7 @@ def opened(
         revision,
         windows(config, config.num_hidden_layers, causal=way == "causal"),
         direction=way,
-        off_cpu=off_cpu(model, name) if compare_with_cpu else None,
+        off_cpu=off_cpu(model, name) if compared else None,
         spare=twin(model) if way == "causal" else None,
     )
     made.attending  # noqa: B018  # Refuses a model without attention.
@@ -286,34 +286,18 @@ def _of_bridge(bridge: Any, tokenizer: Any) -> Model:
     name = str(getattr(bridge.cfg, "model_name", None) or "bridge")
     config = text_config(bridge.original_model)
     if families.direction(config, type(bridge.original_model).__name__) != "causal":
-        raise InputError(
-            f"model must be causal where it comes as a bridge, got {name}: give the model of"
-            " transformers itself"
-        )
+        raise InputError(f"model must be causal where it comes as a bridge, got {name}")
     tokenizer = bridge.tokenizer if tokenizer is None else tokenizer
     widths = windows(config, int(bridge.cfg.n_layers))
     return Model(None, tokenizer, name, None, widths, given=bridge)
 
 
 def as_path(model: str | os.PathLike[str]) -> Path:
-    """The path that a model's name would have as a file or folder; the name must be possible."""
-    try:
+    """Path that a model's name would have as a file or folder."""
+    with reading(model, "the name or path of a model"):
         path = Path(model).expanduser()
-        path.exists()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"model must be a name or a path, got {quoted(os.fspath(model))}: {told(error)}"
-        ) from None
-    return path
-
-
-def _check_device(model: Any, device: torch.device) -> None:
-    weights = model.inner if isinstance(model, Model) else model
-    there = next((each.device for each in weights.parameters() if not each.is_meta), device)
-    if there.type != device.type or device.index not in (None, there.index):
-        raise InputError(
-            f"device must be left out for a loaded model, got {device} for one on {there}"
-        )
+        path.exists()  # Fails where no file could have that name.
+        return path
 
 
 def _as_device(device: str | torch.device) -> torch.device:

@@ -85,8 +85,6 @@ def attention_only(
 
 def save(model: Model, folder: str | os.PathLike[str]) -> None:
     """Write a model and its tokenizer as a Hugging Face folder of its own: whole, or not at all."""
-    if model.plain is None:
-        raise InputError(f"model must be one of transformers, got a bridge made elsewhere: {model}")
     folder = Path(folder)
     with staged(folder) as scratch, quiet():
         there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()

@@ -34,12 +34,11 @@ class Model:
 
     Attributes:
         plain: The model as transformers runs it; None for a bridge made elsewhere.
-        tokenizer: The model's tokenizer; None if there is none: it then takes token ids only.
+        tokenizer: The model's tokenizer; None if it takes token ids only.
         name: The hub's id, or the name of the folder or file.
         revision: The hub's commit, or the file's SHA-256, where there is one.
-        windows: For each layer how many positions back (or either way) a query sees, its own
-            included; None: no limit; `interp.kinds.targets.Blocks` for a layer that attends
-            within chunks (Llama 4). For an encoder-decoder, of the encoder's layers.
+        windows: For each layer (of the encoder) how many positions back, or either way, a query
+            sees, its own included; None: no limit; `interp.kinds.targets.Blocks`: chunks.
         direction: `causal`; `both ways`, as BERT; or `encoder-decoder`, as T5.
         off_cpu: Largest difference of an attention probability from the CPU's, on a few tokens;
             None if they were not compared.
@@ -131,12 +130,6 @@ class Model:
         return next(devices, torch.device("cpu"))
 
     @property
-    def on_device(self) -> dict[str, Any]:
-        """For a record: the kind of `device`, and `off_cpu` where that is not the CPU."""
-        away = {} if self.device.type == "cpu" else {"off_cpu": self.off_cpu}
-        return {"device": self.device.type, **away}
-
-    @property
     def dtype_name(self) -> str:
         """Data type of the weights, such as `float32`."""
         return str(next(self.inner.parameters()).dtype).removeprefix("torch.")
@@ -208,10 +201,8 @@ class Model:
                     f" got {len(row)} in row {index}"
                 )
             if odd := [i for i in row if not 0 <= i < self._n_embeddings]:
-                raise InputError(
-                    f"token ids must be from 0 to {self._n_embeddings - 1},"
-                    f" got {odd[0]} in row {index}"
-                )
+                most = self._n_embeddings - 1
+                raise InputError(f"token ids must be from 0 to {most}, got {odd[0]} in row {index}")
             if self.bos is not None and row[:2] == [self.bos, self.bos]:
                 warnings.warn(f"row {index} opens with BOS twice", stacklevel=3)
         length = max(map(len, rows))
@@ -283,11 +274,6 @@ class Model:
         return families.alibi_slopes(self._config, self.n_heads)
 
     @property
-    def chunked(self) -> bool:
-        """Whether a layer attends within chunks of fixed length (Llama 4)."""
-        return any(isinstance(window, Blocks) for window in self.windows)
-
-    @property
     def inner(self) -> Any:
         """The model of transformers: `plain`, or the one that a given bridge wraps."""
         return self.plain if self.given is None else self.given.original_model
@@ -311,9 +297,7 @@ def attention_layers(model: Model, layers: Any, stack: str | None = None) -> lis
     kind = TypeAdapter(Annotated[list[layer], Field(min_length=1)])
     wanted = validated("layers", list(layers) if isinstance(layers, Iterable) else layers, kind)
     if absent := [layer for layer in wanted if layer not in attending]:
-        raise InputError(
-            f"layers must have attention, got {absent}, which have none in {model.name}"
-        )
+        raise InputError(f"layers must have attention, got {absent} of {model.name}")
     return wanted
 
 

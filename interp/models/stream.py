@@ -18,7 +18,7 @@ from torch import Tensor
 from interp.attention.tiles import tiled_attention
 from interp.errors import InputError
 from interp.kinds.mass import LARGE, WITHOUT_FLOAT64, FromQK, score_bound
-from interp.kinds.targets import NONE
+from interp.kinds.targets import NONE, Blocks
 from interp.models import Model, attend_with, attention_layers, cheap_forward, holding
 from interp.models.finite import refuse_not_finite
 from interp.models.model import check_heads
@@ -56,7 +56,8 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
 
 def streams(model: Model) -> bool:
     """Whether every attention layer of `model` can be streamed, tried on two tokens."""
-    if model.plain is None or model.chunked or model.direction != "causal":
+    has_chunks = any(isinstance(window, Blocks) for window in model.windows)
+    if model.plain is None or has_chunks or model.direction != "causal":
         return False
     seen = []
     try:

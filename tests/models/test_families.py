@@ -118,7 +118,7 @@ def streaming(family: str) -> None:
     if not streams(model):
         why = (
             "layers with chunks are read by hooks"
-            if model.chunked
+            if any(isinstance(window, Blocks) for window in model.windows)
             else "only causal models are streamed"
             if model.direction != "causal"
             else "its attention does not use transformers' attention interface"
@@ -328,7 +328,7 @@ def test_layers_without_attention_keep_their_numbers_and_are_refused_by_name():
     assert found.layers == (1, 3)
     assert [verdict.head.layer for verdict in interp.classify_heads(found)] == [1] * 4 + [3] * 4
     assert set(interp.scan_heads(opened("jamba"), rows=1).frame["layer"]) == {1, 3}
-    with pytest.raises(interp.InputError, match=r"layers must have attention, got \[0\], which"):
+    with pytest.raises(interp.InputError, match=r"layers must have attention, got \[0\] of"):
         interp.attention_patterns(opened("jamba"), IDS, layers=[0])
 
 

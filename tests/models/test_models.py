@@ -180,7 +180,7 @@ def test_ids_of_any_type_are_run_and_stay_as_they_were(gpt2):
     "name", ["./missing", "/missing/folder", "missing.gguf", "a/b/c", "~nobody-here/x", "x" * 5000]
 )
 def test_a_model_that_does_not_exist_is_refused(name):
-    with pytest.raises(interp.InputError, match=r"^model must be"):
+    with pytest.raises(interp.InputError, match="must be"):
         interp.load_model(name)
 
 
