@@ -6,8 +6,9 @@ tokens instead (other_window), and with the cache of only one label's heads cut.
 sink_experiment.json, with losses in nats, and a figure to the folder OUT.
 """
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,7 +59,32 @@ def main(
         for ending in formats:
             plots.save_figure(plots.sink_losses(result), scratch / f"sink_experiment.{ending}")
         written = sorted(path.name for path in scratch.iterdir())
-    command.show(*sink_experiment.lines(result), f"wrote {', '.join(written)} to {out}")
+    command.show(*_lines(result), f"wrote {', '.join(written)} to {out}")
+
+
+def _lines(result: Mapping[str, Any]) -> Iterator[str]:
+    made_by = result["made_by"]
+    yield (
+        f"{made_by['model']}, {made_by['rows']} rows of {made_by['length']} tokens of text,"
+        f" queries from {result['counted_from']} on, nats per token"
+    )
+    yield f"{'cache':<42} loss  [95 % interval]    more than full"
+    for name, words in result["caches"].items():
+        low, high = result["loss_interval"][name]
+        yield (
+            f"{words:<42} {result['loss'][name]:.2f}  [{low:.2f}, {high:.2f}]"
+            f"     {result['cost'][name]:+.2f}"
+        )
+    yield result["verdict"]
+    yield "\nonly the heads of one label cut: attention on the first tokens and on others that"
+    yield "leave, cost without and with the first tokens kept"
+    for label, group in result["labels"].items():
+        heads = f"{group['heads']} head" + ("s" if group["heads"] != 1 else "")
+        yield (
+            f"{label:<16} {heads:>10}   first {group['on_first']:.2f}   others"
+            f" {group['on_others']:.2f}   cost {group['cost']:+.2f}   kept"
+            f" {group['cost_kept']:+.2f}"
+        )
 
 
 if __name__ == "__main__":

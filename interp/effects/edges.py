@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any
 
+import pandas as pd
 import torch
-from einops import rearrange, repeat
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.effects.saved import Saved
@@ -15,13 +15,10 @@ from interp.heads import Head
 from interp.kinds import evidence
 from interp.kinds.mass import Tally
 
-if TYPE_CHECKING:
-    import pandas as pd
+PATHS = ("Q", "K", "V")
+"""The inputs of a head: what its queries, its keys and its values are made of."""
 
-Path = Literal["Q", "K", "V"]
-"""An input of a head: what its queries, its keys or its values are made of."""
-
-Measure = Literal["stripe", "effect"]
+MEASURES = ("stripe", "effect")
 """Attention mass on the induction targets, and the head's effect through them on the answer."""
 
 
@@ -46,7 +43,7 @@ class Edge:
 
     source: Head
     to: Head
-    path: Path
+    path: str
     stripe_before: float
     stripe_after: float
     stripe_change_low: float
@@ -67,8 +64,8 @@ class Edge:
 
     def record(self) -> dict[str, Any]:
         """The edge as plain values: `from`, `to`, `path`, and the numbers by name."""
-        heads = {"from": str(self.source), "to": str(self.to)}
-        return heads | {name: value for name, value in vars(self).items() if name not in _HEADS}
+        numbers = {name: value for name, value in vars(self).items() if name != "source"}
+        return {"from": str(self.source), **numbers, "to": str(self.to)}
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> "Edge":
@@ -77,14 +74,12 @@ class Edge:
         return cls(Head.parse(record["from"]), Head.parse(record["to"]), **numbers)
 
 
-_HEADS = ("source", "to")
-
-
 def edges_of(
     to: Sequence[Head],
     sources: Sequence[Head],
-    before: Mapping[str, Tally],
-    after: Mapping[str, Tally],
+    queries: Int[Tensor, "measure row"],
+    before: Float[Tensor, "measure row to"],
+    after: Float[Tensor, "measure row source path to"],
 ) -> list[Edge]:
     """Means and intervals of the edges from `sources` to heads of one layer.
 
@@ -94,21 +89,22 @@ def edges_of(
     Args:
         to: Heads of one layer.
         sources: Earlier heads.
-        before: Tally of each measure over the heads `to`.
-        after: The same without a source, over (source, path, head).
+        queries: Number of counted queries.
+        before: Sum of each measure over those queries.
+        after: The same without a source.
     """
-    numbers = {}
-    for measure in get_args(Measure):
-        clean, without = before[measure], after[measure]
-        change = without.total - repeat(clean.total, "row to -> row (n to)", n=3 * len(sources))
-        ends = evidence.interval(Tally(change, torch.zeros_like(change), clean.queries))
-        columns = torch.stack([clean.mean.repeat(3 * len(sources)), without.mean, *ends])
-        columns = rearrange(columns, "n (s path to) -> to path s n", s=len(sources), path=3)
-        numbers[measure] = columns.tolist()
+    numbers = []
+    for number, clean, without in zip(queries, before, after, strict=True):
+        change = (without - clean[:, None, None]).flatten(1)
+        ends = evidence.interval(Tally(change, torch.zeros_like(change), number))
+        means = without.sum(0) / number.sum()
+        numbers += [(clean.sum(0) / number.sum()).expand_as(means), means]
+        numbers += [end.view_as(means) for end in ends]
+    table = torch.stack(numbers, -1)
     return [
-        Edge(source, head, path, *numbers["stripe"][i][j][k], *numbers["effect"][i][j][k])
+        Edge(source, head, path, *table[k, j, i].tolist())
         for i, head in enumerate(to)
-        for j, path in enumerate(get_args(Path))
+        for j, path in enumerate(PATHS)
         for k, source in enumerate(sources)
     ]
 
@@ -126,13 +122,10 @@ class PathEffects(Saved):
     made_by: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        to = self.to
-        names = ", ".join(map(str, to)) if len(to) <= 8 else f"{len(to)} heads"
+        heads = f"from {len(self.sources)} heads to {', '.join(map(str, self.to))}"
+        largest = max(self.edges, key=lambda edge: abs(edge.change()), default=None)
         name = self.made_by.get("model", "a model")
-        text = f"{name}: {len(self.edges)} edges from {len(self.sources)} heads to {names}"
-        if self.edges:
-            text += f"; largest: {max(self.edges, key=lambda edge: abs(edge.change()))}"
-        return f"PathEffects({text})"
+        return f"PathEffects({name}: {len(self.edges)} edges {heads}; largest: {largest})"
 
     def __iter__(self) -> Iterator[Edge]:
         return iter(self.edges)
@@ -152,36 +145,27 @@ class PathEffects(Saved):
 
     def matrix(self, path: str, measure: str = "stripe") -> Float[Tensor, "source to"]:
         """After minus before for each of `sources` and of `to`; NaN where no edge is possible."""
-        _check("path", path, get_args(Path))
-        _check("measure", measure, get_args(Measure))
-        rows, columns = ({head: i for i, head in enumerate(h)} for h in (self.sources, self.to))
-        changes = torch.full((len(rows), len(columns)), torch.nan)
-        for edge in self.edges:
-            if edge.path == path:
-                changes[rows[edge.source], columns[edge.to]] = edge.change(measure)
-        return changes
+        _check("path", path, PATHS)
+        _check("measure", measure, MEASURES)
+        changes = {(e.source, e.to): e.change(measure) for e in self.edges if e.path == path}
+        columns = [[changes.get((s, t), torch.nan) for t in self.to] for s in self.sources]
+        return torch.tensor(columns)
 
     @checked
     def strongest(
         self, to: Head | str, path: str = "K", *, measure: str = "stripe", top: Count = 1
     ) -> list[Edge]:
-        """The `top` edges to one head, the largest fall first.
-
-        Raises:
-            InputError: If the head was not measured, or the stripe is asked for on the path V,
-                which does not change it.
-        """
-        _check("path", path, get_args(Path))
-        _check("measure", measure, ("effect",) if path == "V" else get_args(Measure))
-        _check("to", Head.parse(to), self.to)
-        edges = [edge for edge in self.edges if edge.to == Head.parse(to) and edge.path == path]
+        """The `top` edges to one head, the largest fall first; on the path V only of the effect."""
+        head = Head.parse(to)
+        _check("path", path, PATHS)
+        _check("measure", measure, ("effect",) if path == "V" else MEASURES)
+        _check("to", head, self.to)
+        edges = [edge for edge in self.edges if (edge.to, edge.path) == (head, path)]
         return sorted(edges, key=lambda edge: edge.change(measure))[:top]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """A table with one row per edge."""
-        import pandas as pd
-
-        return pd.DataFrame.from_records([edge.record() for edge in self.edges])
+        return pd.DataFrame([edge.record() for edge in self.edges])
 
     def to_json(self) -> dict[str, Any]:
         """The result as `save` writes it."""

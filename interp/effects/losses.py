@@ -1,10 +1,12 @@
 """Next-token losses in nats, and the queries of a probe over which they are averaged."""
 
-from einops import rearrange
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from interp.kinds import evidence
+from interp.kinds.mass import Tally
 from interp.kinds.probes import Probe
 
 
@@ -12,10 +14,8 @@ def next_token_losses(
     logits: Float[Tensor, "batch pos id"], tokens: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch query"]:
     """The loss of each next token, in nats, in float32; the last position has none."""
-    guesses = rearrange(logits[:, :-1], "batch query id -> (batch query) id").float()
-    answers = rearrange(tokens[:, 1:], "batch query -> (batch query)").to(guesses.device)
-    losses = cross_entropy(guesses, answers, reduction="none")
-    return rearrange(losses, "(batch query) -> batch query", batch=len(tokens))
+    guesses, answers = logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].to(logits.device)
+    return cross_entropy(guesses, answers.flatten(), reduction="none").view(answers.shape)
 
 
 def copy_queries(probe: Probe) -> dict[str, Bool[Tensor, "row query"]]:
@@ -39,3 +39,11 @@ def late_and_early(queries: int) -> tuple[slice, slice]:
         (slice(96, 128, None), slice(16, 32, None))
     """
     return slice(queries * 3 // 4, queries), slice(queries // 8, queries // 4)
+
+
+def interval(values: Float[Tensor, "row query"], seed: int = 0) -> list[float]:
+    """The middle 95 % of the means of `values` over 2,000 draws of rows with replacement."""
+    total = values.double().sum(1, keepdim=True)
+    queries = torch.full((len(values),), values.shape[1])
+    tally = Tally(total, torch.zeros_like(total), queries)
+    return evidence.interval(tally, seed=seed)[:, 0].tolist()

@@ -36,15 +36,15 @@ from pydantic import Field
 from torch import Tensor
 
 from interp.attention.tiles import tiled_attention
-from interp.effects.ablate import parsed_heads
-from interp.effects.edges import Edge, PathEffects, edges_of
+from interp.effects.ablate import all_heads, parsed_heads
+from interp.effects.edges import PATHS, PathEffects, edges_of
 from interp.errors import InputError, Seed, Whole, checked
 from interp.heads import Head
-from interp.kinds.mass import FromQK, Tally
+from interp.kinds.mass import FromQK
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Questions, Thresholds, ask
 from interp.kinds.targets import NONE
-from interp.models import Model, attention_layers, load_model
+from interp.models import Model, load_model
 from interp.models.hooks import run_with
 from interp.models.reading import Reading, rereading
 from interp.models.stream import stream, streams, told_apart
@@ -59,9 +59,9 @@ _TOKENS = 4096
 @checked
 def path_effects(
     model: Any,
-    to: Head | str | Sequence[Head | str],
+    to: Head | str | Sequence[Head | str | tuple[int, int]],
     *,
-    sources: Head | str | Sequence[Head | str] | None = None,
+    sources: Head | str | Sequence[Head | str | tuple[int, int]] | None = None,
     rows: Annotated[Whole, Field(ge=2)] = 16,
     seed: Seed = 0,
     length: Whole | None = None,
@@ -101,18 +101,17 @@ def path_effects(
     """
     model = load_model(model)
     receivers = _in_model(model, "to", to)
-    senders = _in_model(model, "sources", _all_heads(model) if sources is None else sources)
-    for head in receivers:
-        if not _before(senders, head.layer):
-            raise InputError(f"to must come in a later layer than a source, got {head}")
-    length = row_length(model, length)
-    probe = repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
-    readout = _readout(model)
+    senders = _in_model(model, "sources", all_heads(model) if sources is None else sources)
     by_layer = {
         number: [head for head in receivers if head.layer == number]
         for number in sorted({head.layer for head in receivers})
     }
-    senders = _before(senders, max(by_layer))
+    earlier = {number: sorted(h for h in senders if h.layer < number) for number in by_layer}
+    if early := [heads[0] for number, heads in by_layer.items() if not earlier[number]]:
+        raise InputError(f"to must come in a later layer than a source, got {early[0]}")
+    length = row_length(model, length)
+    probe = repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
+    readout = _readout(model)
     for number, heads in by_layer.items():
         if not _stripe(model, probe, number)[1].any():
             raise InputError(
@@ -121,32 +120,32 @@ def path_effects(
             )
 
     batches = probe.split(max(1, _TOKENS // length))
-    total = len(batches) * sum(len(_before(senders, number)) for number in by_layer)
+    total = len(batches) * sum(map(len, earlier.values()))
     done = itertools.count(1)
 
     def outputs(
-        z: dict[int, Float[Tensor, "batch pos head d_head"]], earlier: Sequence[Head]
+        z: dict[int, Float[Tensor, "batch pos head d_head"]], sources: list[Head]
     ) -> Iterator[Float[Tensor, "batch pos d_model"]]:
-        for layer, heads in itertools.groupby(earlier, key=lambda head: head.layer):
+        for layer, heads in itertools.groupby(sources, key=lambda head: head.layer):
             W_O = readout.W_O(layer)
             for _, head in heads:
                 yield z[layer][:, :, head] @ W_O[head]
                 if progress is not None:
                     progress(next(done), total)
 
-    before: dict[int, list[dict[str, Tally]]] = {number: [] for number in by_layer}
-    after: dict[int, list[dict[str, Tally]]] = {number: [] for number in by_layer}
+    sums: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {number: [] for number in by_layer}
     for batch in batches:
-        layers, z = _clean_pass(model, readout, batch, by_layer, senders)
+        layers = [_Layer(model, readout, batch, *item) for item in by_layer.items()]
+        z = _clean_pass(model, readout, batch, layers, {h.layer for h in earlier[max(earlier)]})
         with rereading(model):
-            for number, layer in layers.items():
-                earlier = _before(senders, number)
-                before[number].append(layer.before())
-                after[number].append(layer.without(outputs(z, earlier), len(earlier)))
-    edges: list[Edge] = []
+            for layer in layers:
+                sources = earlier[layer.number]
+                parts = outputs(z, sources)
+                sums[layer.number].append(layer.sums(parts, len(sources)))
+    edges = []
     for number, heads in by_layer.items():
-        clean, without = _joined(before[number]), _joined(after[number])
-        edges += edges_of(heads, _before(senders, number), clean, without)
+        joined = (torch.cat(batches, 1) for batches in zip(*sums[number], strict=True))
+        edges += edges_of(heads, earlier[number], *joined)
     edges.sort(key=lambda edge: receivers.index(edge.to))
     made_by = Record.of_model(
         model,
@@ -162,113 +161,86 @@ def path_effects(
 class _Layer:
     """One layer in one clean pass: how it reads the stream, and what its heads do."""
 
+    clean: FromQK
+    scale: Float[Tensor, "batch pos"]
+
     def __init__(
         self, model: Model, readout: Readout, batch: Probe, number: int, heads: Sequence[Head]
     ) -> None:
-        self.number = number
-        self.reading = Reading(model, number)
+        self.number, self.reading = number, Reading(model, number)
         self.index = torch.tensor([head.head for head in heads], device=model.device)
+        self.keys, counted = _stripe(model, batch, number)
+        has_next = torch.arange(counted.shape[1], device=model.device) < counted.shape[1] - 1
+        self.counted = torch.stack([counted, counted & has_next])
+        towards = readout.towards(batch.tokens.to(model.device).roll(-1, dims=1))
+        self.directions = readout.head_directions(number, towards)[:, self.index]
 
-        tokens = batch.tokens.to(model.device)
-        self.keys, self.counted = _stripe(model, batch, number)
-        self.has_next = torch.arange(tokens.shape[1], device=model.device) < tokens.shape[1] - 1
-        directions = readout.head_directions(number, readout.towards(tokens.roll(-1, dims=1)))
-        self.directions = directions[:, self.index]
-
-        self.scale: Float[Tensor, "batch pos"]
-        self.clean: FromQK
-
-    def before(self) -> dict[str, Tally]:
-        """Both measures in the clean run, by head."""
-        return self._measured(*self._own())
-
-    def without(
+    def sums(
         self, parts: Iterable[Float[Tensor, "batch pos d_model"]], number: int
-    ) -> dict[str, Tally]:
-        """Both measures when one input reads the stream without one of `number` parts.
+    ) -> tuple[
+        Int[Tensor, "measure row"],
+        Float[Tensor, "measure row head"],
+        Float[Tensor, "measure row part path head"],
+    ]:
+        """The counted queries, and the sum of each measure over them.
 
-        The columns are (part, path, head).
+        The sums are those of the clean run, and of one input read without one of `number` parts.
         """
-        own = self._own()
-        totals: dict[str, Float[Tensor, "row part end"]] = {}
-        queries = {}
+        clean = self.clean
+        assert clean.v is not None  # A stream gives them.
+        q = rearrange(clean.q, "b q kv g d -> b (kv g) q d")
+        whole = self._chosen(q, rearrange(clean.k, "b k kv d -> b kv k d"), clean.v)
+        before = self._summed(*whole)
+        # One block for all: small results among large temporary ones fragment memory.
+        after = before.new_zeros(*before.shape[:2], number, len(PATHS) * len(self.index))
         for index, part in enumerate(parts):
             read = self._chosen(*self.reading.of(self.reading.stream.float() - part))
-            swapped = ([*own[:i], read[i], *own[i + 1 :]] for i in range(3))
-            found = self._measured(*(torch.cat(some, 1) for some in zip(*swapped, strict=True)))
-            for name, tally in found.items():
-                # One block for all: small results among large temporary ones fragment memory.
-                if name not in totals:
-                    rows, ends = tally.total.shape
-                    totals[name] = tally.total.new_zeros(rows, number, ends)
-                    queries[name] = tally.queries
-                totals[name][:, index] = tally.total
-        zero = {name: torch.zeros_like(total) for name, total in totals.items()}
-        return {
-            name: Tally(total.flatten(1), zero[name].flatten(1), queries[name])
-            for name, total in totals.items()
-        }
-
-    def _own(self) -> list[Float[Tensor, "batch head pos _"]]:
-        clean = self.clean
-        q = rearrange(clean.q, "b q kv g d -> b (kv g) q d")
-        k = rearrange(clean.k, "b k kv d -> b kv k d")
-        assert clean.v is not None  # A stream gives them.
-        return self._chosen(q, k, clean.v)
+            swapped = ([*whole[:i], read[i], *whole[i + 1 :]] for i in range(3))
+            without = (torch.cat(some, 1) for some in zip(*swapped, strict=True))
+            after[:, :, index] = self._summed(*without)
+        return self.counted.sum(-1).cpu(), before, after.unflatten(-1, (len(PATHS), -1))
 
     def _chosen(self, q: Tensor, k: Tensor, v: Tensor) -> list[Float[Tensor, "batch head pos _"]]:
         """The queries, keys and values of the heads that are measured, one of each a head."""
         shared = self.index // (q.shape[1] // k.shape[1])
         return [q[:, self.index].float(), k[:, shared].float(), v[:, shared].float()]
 
-    def _measured(self, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tally]:
-        """Both measures; the heads may be repeated several times."""
+    def _summed(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "measure row head"]:
+        """Both measures over the counted queries; the heads may be repeated several times."""
         times = q.shape[1] // len(self.index)
-        sinks = self.clean.sinks
-        scale = self.clean.scale
-        heads = self.index.repeat(times)
-        sinks = None if sinks is None else sinks[heads]
+        heads, scale = self.index.repeat(times), self.clean.scale
+        sinks = None if self.clean.sinks is None else self.clean.sinks[heads]
         q, k = told_apart(q, k, scale, sinks, layer=self.number, heads=heads) or (q, k)
         options = {"softcap": self.clean.softcap, "window": self.clean.window, "sinks": sinks}
         lse = tiled_attention(q, k, v, scale=scale, **options).lse
         attention = FromQK(q, k, lse, scale, v=v, **options)
         directions = repeat(self.directions, "b h q d -> b (t h) q d", t=times)
-        stripe = attention.mass(self.keys)
         effect = through(attention, self.keys, directions) / self.scale[:, None]
-        zero = torch.zeros_like(stripe)
-        return {
-            "stripe": Tally.of(stripe, zero, self.counted),
-            "effect": Tally.of(effect, zero, self.counted & self.has_next),
-        }
+        measures = zip(self.counted[:, :, None], (attention.mass(self.keys), effect), strict=True)
+        return torch.stack([torch.where(at, x, 0).sum(-1).cpu().double() for at, x in measures])
 
 
 def _clean_pass(
-    model: Model,
-    readout: Readout,
-    batch: Probe,
-    by_layer: dict[int, list[Head]],
-    senders: Sequence[Head],
-) -> tuple[dict[int, _Layer], dict[int, Float[Tensor, "batch pos head d_head"]]]:
-    """The receivers' layers in one clean pass, and the output z of each sender's layer."""
-    layers = {i: _Layer(model, readout, batch, i, heads) for i, heads in by_layer.items()}
+    model: Model, readout: Readout, batch: Probe, layers: list[_Layer], senders: set[int]
+) -> dict[int, Float[Tensor, "batch pos head d_head"]]:
+    """Let `layers` see one clean pass; the output z of each of the layers `senders` in it."""
 
     def look(number: int, attention: FromQK) -> None:
-        if number in layers:
-            layers[number].clean = attention
+        for layer in layers:
+            if layer.number == number:
+                layer.clean = attention
 
     with ExitStack() as hooks:
         scales = hooks.enter_context(readout.watching())
-        for layer in layers.values():
+        for layer in layers:
             hooks.enter_context(layer.reading.watching())
         stream(model, batch.tokens, look)
-    for layer in layers.values():
+    for layer in layers:
         layer.scale = scales[0]
-
-    numbers = sorted({sender.layer for sender in senders})
-    seen = run_with(model, batch.tokens, [f"blocks.{i}.attn.hook_z" for i in numbers])
-    z = [value.float().flatten(2) for value in seen.values()]
-    z = [rearrange(value, "b q (h d) -> b q h d", h=model.n_heads) for value in z]
-    return layers, dict(zip(numbers, z, strict=True))
+    names = {number: f"blocks.{number}.attn.hook_z" for number in sorted(senders)}
+    z = run_with(model, batch.tokens, list(names.values())).values()
+    split = (value.float().flatten(2).unflatten(-1, (model.n_heads, -1)) for value in z)
+    return dict(zip(names, split, strict=True))
 
 
 def ask_of_stripe(model: Model, probe: Probe, layer: int) -> Questions:
@@ -293,32 +265,21 @@ def _stripe(
     return keys, (keys != NONE).any(-1) & asked.fit
 
 
-def _before(heads: Sequence[Head], layer: int) -> list[Head]:
-    return sorted(head for head in heads if head.layer < layer)
-
-
-def _joined(batches: list[dict[str, Tally]]) -> dict[str, Tally]:
-    return {name: Tally.join([tallies[name] for tallies in batches]) for name in batches[0]}
-
-
 def _readout(model: Model) -> Readout:
     """The way from the stream to the logits, after checking that its parts sum to them."""
     if not streams(model):
         raise InputError(f"model must be one whose attention can be streamed, got {model.name}")
-    refused = f"model must add its heads' outputs up to the logits, got {model.name}: "
-    if without := sorted(set(range(model.n_layers)) - set(attention_layers(model, None))):
-        raise InputError(f"{refused}layer {without[0]} has no attention, and so no heads")
     try:
+        if without := sorted(set(range(model.n_layers)) - set(model.attending)):
+            raise InputError(f"layer {without[0]} has no attention, and so no heads")
         readout = Readout(model)
         readout.check()
     except InputError as error:
-        raise InputError(f"{refused}{error}") from error
+        name = model.name
+        raise InputError(
+            f"model must add its heads' outputs up to the logits, got {name}: {error}"
+        ) from error
     return readout
-
-
-def _all_heads(model: Model) -> list[Head]:
-    layers = attention_layers(model, None)
-    return [Head(layer, head) for layer in layers for head in range(model.n_heads)]
 
 
 def _in_model(model: Model, argument: str, heads: Any) -> list[Head]:
@@ -326,6 +287,6 @@ def _in_model(model: Model, argument: str, heads: Any) -> list[Head]:
     chosen = parsed_heads(argument, heads)
     if not chosen:
         raise InputError(f"{argument} must name at least one head, got none")
-    if unknown := [head for head in chosen if head not in set(_all_heads(model))]:
+    if unknown := sorted(set(chosen) - set(all_heads(model))):
         raise InputError(f"{argument} must name heads of {model.name}, got {unknown[0]}")
     return chosen

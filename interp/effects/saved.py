@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections import UserDict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ _Result = TypeVar("_Result", bound="Saved")
 
 
 class Saved:
-    """A result with `save` and `load`; a subclass says what its file holds."""
+    """A result with `save` and `load`; a subclass defines what its file holds."""
 
     _indent: int | None = 1
 
@@ -41,28 +41,12 @@ class Saved:
             return cls.of_json(json.loads(content_of(Path(path))))
 
 
-class Report(Saved, Mapping[str, Any]):
-    """A result of plain values by name: a mapping, as it is written.
-
-    Attributes:
-        content: All values.
-    """
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        self.content = content
-
-    def __getitem__(self, name: str) -> Any:
-        return self.content[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.content)
-
-    def __len__(self) -> int:
-        return len(self.content)
+class Report(Saved, UserDict[str, Any]):
+    """A result of plain values by name: a mapping, as it is written."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as `save` writes them."""
-        return self.content
+        return self.data
 
     @classmethod
     def of_json(cls, content: dict[str, Any]) -> "Report":

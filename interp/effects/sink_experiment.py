@@ -10,51 +10,45 @@ the cache.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
 from interp.effects import windowed
+from interp.effects.ablate import all_heads
+from interp.effects.losses import interval
 from interp.effects.saved import Report
 from interp.effects.windowed import Cut
 from interp.errors import Count, InputError, Whole, checked
 from interp.heads import Head
 from interp.kinds import probes
-from interp.kinds.evidence import interval
 from interp.kinds.kind import LABELS
-from interp.kinds.mass import Tally
-from interp.models import Model, attention_layers
+from interp.models import Model
 from interp.scan.plan import encoded_passages
 from interp.scan.record import Record
 from interp.scan.table import HeadScan, check_scan
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-SCHEMA_VERSION = 1
-
-CONDITIONS = {
-    "full": "everything",
-    "window": "the last {size} tokens",
-    "sink_window": "the first {kept} and the last {last}",
-    "sink_window_text_positions": "the same, numbered as in the text",
-    "other_window": "tokens {kept} to {end} and the last {last}",
-}
-"""Contents of the cache, by the name of the condition."""
+_MASSES = ("on_first", "on_others", "on_first_kept")
 
 
-def conditions(size: int, kept: int) -> dict[str, Cut | None]:
-    """The caches that are compared: the full one, and those of `size` tokens."""
+def conditions(size: int, kept: int) -> dict[str, tuple[str, Cut | None]]:
+    """The caches that are compared, in words: the full one, and those of `size` tokens."""
+    last = size - kept
+    in_text = Cut(size, kept, renumbered=False)
+    other = f"tokens {kept} to {2 * kept - 1} and the last {last}"
     return {
-        "full": None,
-        "window": Cut(size),
-        "sink_window": Cut(size, kept),
-        "sink_window_text_positions": Cut(size, kept, renumbered=False),
-        "other_window": Cut(size, kept, first=kept),
+        "full": ("everything", None),
+        "window": (f"the last {size} tokens", Cut(size)),
+        "sink_window": (f"the first {kept} and the last {last}", Cut(size, kept)),
+        "sink_window_text_positions": ("the same, numbered as in the text", in_text),
+        "other_window": (other, Cut(size, kept, first=kept)),
     }
 
 
@@ -78,19 +72,15 @@ class SinkExperiment(Report):
     def __repr__(self) -> str:
         return f"SinkExperiment({self['made_by']['model']}: {self['verdict']})"
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """A table with a row for each cache: its loss and cost in nats, with 95 % intervals."""
-        import pandas as pd
-
-        rows = []
-        for name, words in self["caches"].items():
-            row: dict[str, Any] = {"condition": name, "cache": words}
-            for measure in ("loss", "cost"):
-                low, high = self[f"{measure}_interval"][name]
-                row |= {measure: self[measure][name], f"{measure}_low": low}
-                row |= {f"{measure}_high": high}
-            rows.append(row)
-        return pd.DataFrame.from_records(rows)
+        columns: dict[str, Any] = {"cache": self["caches"]}
+        for measure in ("loss", "cost"):
+            columns[measure] = self[measure]
+            for i, end in enumerate(("low", "high")):
+                ends = self[f"{measure}_interval"]
+                columns[f"{measure}_{end}"] = {name: ends[name][i] for name in ends}
+        return pd.DataFrame(columns).rename_axis("condition").reset_index()
 
 
 @checked
@@ -130,44 +120,71 @@ def sink_experiment(
         number = 0 if text is None else len(text.tokens)
         raise InputError(f"length must leave at least 2 rows of text, got {number} of {length}")
     groups = _groups(model, scan)
-    total = len(caches) + 2 * len(groups)
-    masses = {name: _Masses(Cut(size), kept, start) for name in ("full", "sink_window")}
-    by_row, by_label, done = {}, {}, itertools.count(1)
-    for name, cut in caches.items():
-        by_row[name] = windowed.losses(model, text.tokens, cut, visit=masses.get(name))
-        progress(next(done), total)
-    for label, heads in groups.items():
-        for name in ("window", "sink_window_text_positions"):
-            by_label[label, name] = windowed.losses(model, text.tokens, caches[name], heads=heads)
-            progress(next(done), total)
+    total, done = len(caches) + 2 * len(groups), itertools.count(1)
+    masses: dict[tuple[str, int], list[Float[Tensor, " head"]]] = defaultdict(list)
+    hidden = ~Cut(size).visible(length)[start:]
+    hidden[:, :kept] = False
 
-    counted = {name: losses[:, start:] for name, losses in by_row.items()}
+    def look(layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
+        others = (pattern[0, :, start:] * hidden.to(pattern.device)).sum(-1)
+        masses["on_first", layer].append(pattern[0, :, start:, :kept].sum(-1).mean(-1).cpu())
+        masses["on_others", layer].append(others.mean(-1).cpu())
+
+    def look_kept(layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
+        masses["on_first_kept", layer].append(pattern[0, :, start:, :kept].sum(-1).mean(-1).cpu())
+
+    def run(name: str, **options: Any) -> Float[Tensor, "row query"]:
+        by_query = windowed.losses(model, text.tokens, caches[name][1], **options)
+        progress(next(done), total)
+        return by_query
+
+    looks = {"full": look, "sink_window": look_kept}
+    by_query = {name: run(name, visit=looks.get(name)) for name in caches}
+    counted = {name: losses[:, start:] for name, losses in by_query.items()}
     cost = {name: losses - counted["full"] for name, losses in counted.items()}
     means = {name: _mean(losses) for name, losses in cost.items()}
-    of_heads = _heads(model, scan, masses)
+    labels_of = dict(zip(scan.frame["name"], scan.frame["label"], strict=True))
+    of_heads = [
+        {"name": str(head), "label": labels_of[str(head)]}
+        | {
+            name: float(torch.stack(masses[name, head.layer]).mean(0)[head.head])
+            for name in _MASSES
+        }
+        for head in all_heads(model)
+    ]
     labels = {}
     for label, heads in groups.items():
-        bare = by_label[label, "window"][:, start:] - counted["full"]
-        with_first = by_label[label, "sink_window_text_positions"][:, start:] - counted["full"]
+        bare = run("window", heads=heads)[:, start:] - counted["full"]
+        with_first = run("sink_window_text_positions", heads=heads)[:, start:] - counted["full"]
+        members = [head for head in of_heads if head["label"] == label]
         labels[label] = {
-            "heads": int(heads.sum()),
-            **_mean_masses(of_heads, label),
+            "heads": len(members),
+            **{name: sum(head[name] for head in members) / len(members) for name in _MASSES},
             "cost": _mean(bare),
-            "cost_interval": _interval(bare),
+            "cost_interval": interval(bare),
             "cost_kept": _mean(with_first),
-            "cost_kept_interval": _interval(with_first),
+            "cost_kept_interval": interval(with_first),
         }
+    made_by = Record.of_model(
+        model,
+        size=size,
+        kept=kept,
+        length=length,
+        rows=len(text.tokens),
+        tokens=text.record()["tokens"],
+        labels_from={n: scan.made_by[n] for n in ("seed", "thresholds") if n in scan.made_by},
+    )
     result = {
-        "schema_version": SCHEMA_VERSION,
-        "made_by": _made_by(model, scan, text, size=size, kept=kept, length=length),
-        "caches": {name: _words(name, size, kept) for name in caches},
+        "schema_version": 1,
+        "made_by": made_by,
+        "caches": {name: words for name, (words, _) in caches.items()},
         "counted_from": start,
         "loss": {name: _mean(losses) for name, losses in counted.items()},
-        "loss_interval": {name: _interval(losses) for name, losses in counted.items()},
+        "loss_interval": {name: interval(losses) for name, losses in counted.items()},
         "cost": means,
-        "cost_interval": {name: _interval(losses) for name, losses in cost.items()},
+        "cost_interval": {name: interval(losses) for name, losses in cost.items()},
         "recovered": 1 - means["sink_window"] / means["window"] if means["window"] > 0 else None,
-        "loss_by_position": {name: losses.mean(0).tolist() for name, losses in by_row.items()},
+        "loss_by_position": {name: losses.mean(0).tolist() for name, losses in by_query.items()},
         "heads": of_heads,
         "labels": labels,
     }
@@ -177,19 +194,15 @@ def sink_experiment(
 def check_sizes(*, size: int, kept: int, length: int, context: int | None = None) -> None:
     """Refuse a cache without room for a last token, and a row too short to drop a token.
 
-    Args:
-        size: As for `sink_experiment`, as are the next two.
-        kept: Number of first tokens that stay.
-        length: Tokens in a row.
-        context: The longest row that the model takes, if it is known.
+    `context` is the model's, if it is known.
     """
     Cut(size, kept)
     if length < size + kept + 2:
         raise InputError(
             f"length must be at least size + kept + 2, {size + kept + 2} tokens, got {length}"
         )
-    if context is not None:
-        windowed.check_length(length, context)
+    if context is not None and length > context:
+        raise InputError(f"length must fit the model's context of {context} tokens, got {length}")
 
 
 def verdict(result: Mapping[str, Any]) -> str:
@@ -199,123 +212,28 @@ def verdict(result: Mapping[str, Any]) -> str:
     the window with the first tokens kept.
     """
     size, kept = result["made_by"]["size"], result["made_by"]["kept"]
-    cost, ends = result["cost"], result["cost_interval"]
-
-    def amount(name: str) -> str:
-        low, high = ends[name]
-        return f"{cost[name]:+.2f} nats [{low:+.2f}, {high:+.2f}]"
-
+    ends = result["cost_interval"]
     worse = ends["window"][0] > max(0, ends["sink_window"][1])
+    alone, with_first = (
+        f"{result['cost'][name]:+.2f} nats [{ends[name][0]:+.2f}, {ends[name][1]:+.2f}]"
+        for name in ("window", "sink_window")
+    )
     return (
-        f"the window alone is {'' if worse else 'not '}clearly worse:"
-        f" a cache of the last {size} tokens costs {amount('window')}, one of the first {kept}"
-        f" and the last {size - kept} {amount('sink_window')}"
+        f"the window alone is {'' if worse else 'not '}clearly worse: a cache of the last {size}"
+        f" tokens costs {alone}, one of the first {kept} and the last {size - kept} {with_first}"
     )
-
-
-def lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """The result as lines to print."""
-    made_by = result["made_by"]
-    yield (
-        f"{made_by['model']}, {made_by['rows']} rows of {made_by['length']} tokens of text,"
-        f" queries from {result['counted_from']} on, nats per token"
-    )
-    yield f"{'cache':<42} loss  [95 % interval]    more than full"
-    for name, words in result["caches"].items():
-        low, high = result["loss_interval"][name]
-        yield (
-            f"{words:<42} {result['loss'][name]:.2f}  [{low:.2f}, {high:.2f}]"
-            f"     {result['cost'][name]:+.2f}"
-        )
-    yield result["verdict"]
-    yield ""
-    yield "only the heads of one label cut: attention on the first tokens and on others that"
-    yield "leave, cost without and with the first tokens kept"
-    for label, group in result["labels"].items():
-        heads = f"{group['heads']} head" + ("s" if group["heads"] != 1 else "")
-        yield (
-            f"{label:<16} {heads:>10}   first {group['on_first']:.2f}   others"
-            f" {group['on_others']:.2f}   cost {group['cost']:+.2f}   kept"
-            f" {group['cost_kept']:+.2f}"
-        )
-
-
-class _Masses:
-    """Attention on the first tokens, and on the others that a window hides, by layer and row."""
-
-    def __init__(self, window: Cut, kept: int, start: int) -> None:
-        self.window, self.kept, self.start = window, kept, start
-        self.on_first: dict[int, list[Float[Tensor, " head"]]] = {}
-        self.on_others: dict[int, list[Float[Tensor, " head"]]] = {}
-
-    def __call__(self, layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
-        late = pattern[0, :, self.start :]
-        hidden = ~self.window.visible(pattern.shape[-1])[self.start :].to(late.device)
-        hidden[:, : self.kept] = False
-        first = late[..., : self.kept].sum(-1).mean(-1)
-        self.on_first.setdefault(layer, []).append(first.cpu())
-        self.on_others.setdefault(layer, []).append((late * hidden).sum(-1).mean(-1).cpu())
-
-
-def _heads(model: Model, scan: HeadScan, masses: Mapping[str, _Masses]) -> list[dict[str, Any]]:
-    labels = dict(zip(scan.frame["name"], scan.frame["label"], strict=True))
-    full, kept = masses["full"], masses["sink_window"]
-    by_row = {
-        "on_first": full.on_first,
-        "on_others": full.on_others,
-        "on_first_kept": kept.on_first,
-    }
-    records = []
-    for layer in attention_layers(model, None):
-        means = {name: torch.stack(rows[layer]).mean(0) for name, rows in by_row.items()}
-        for head in range(model.n_heads):
-            name = str(Head(layer, head))
-            of_head = {measure: float(mean[head]) for measure, mean in means.items()}
-            records.append({"name": name, "label": labels[name], **of_head})
-    return records
-
-
-def _mean_masses(heads: list[dict[str, Any]], label: str) -> dict[str, float]:
-    members = [head for head in heads if head["label"] == label]
-    names = ("on_first", "on_others", "on_first_kept")
-    return {name: sum(head[name] for head in members) / len(members) for name in names}
 
 
 def _groups(model: Model, scan: HeadScan) -> dict[str, Bool[Tensor, "layer head"]]:
     """The heads of each label, in the usual order of labels; each head counts for its first."""
-    order = [*LABELS.values(), *sorted(set(scan.frame["label"]) - set(LABELS.values()))]
-    groups: dict[str, Bool[Tensor, "layer head"]] = {}
-    for label in order:
-        names = scan.frame.loc[scan.frame["label"] == label, "name"]
-        heads = torch.zeros(model.n_layers, model.n_heads, dtype=torch.bool)
-        for layer, head in map(Head.parse, names):
-            heads[layer, head] = True
-        if heads.any():
-            groups[label] = heads
-    return groups
+    names = scan.frame.groupby("label")["name"]
+    order = [*LABELS.values(), *sorted(set(names.groups) - set(LABELS.values()))]
+    groups = {label: torch.zeros(model.n_layers, model.n_heads) > 0 for label in order}
+    for label, members in names:
+        for head in map(Head.parse, members):
+            groups[label][head] = True
+    return {label: heads for label, heads in groups.items() if heads.any()}
 
 
-def _mean(rows: Float[Tensor, "row query"]) -> float:
-    return float(rows.double().mean())
-
-
-def _interval(rows: Float[Tensor, "row query"]) -> list[float]:
-    total = rows.double().sum(1, keepdim=True)
-    queries = torch.full((len(rows),), rows.shape[1])
-    return interval(Tally(total, torch.zeros_like(total), queries))[:, 0].tolist()
-
-
-def _words(name: str, size: int, kept: int) -> str:
-    return CONDITIONS[name].format(size=size, kept=kept, last=size - kept, end=2 * kept - 1)
-
-
-def _made_by(model: Model, scan: HeadScan, text: probes.Probe, **options: Any) -> dict[str, Any]:
-    return Record.of_model(
-        model,
-        **options,
-        rows=len(text.tokens),
-        tokens=text.record()["tokens"],
-        labels_from={
-            name: scan.made_by[name] for name in ("seed", "thresholds") if name in scan.made_by
-        },
-    )
+def _mean(values: Float[Tensor, "row query"]) -> float:
+    return float(values.double().mean())

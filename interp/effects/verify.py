@@ -9,23 +9,23 @@ those.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from interp.effects.ablate import ablated, losses, mean_outputs
-from interp.effects.losses import late_and_early
+from interp.effects.ablate import METHODS, ablated, losses, mean_outputs
+from interp.effects.losses import interval, late_and_early
 from interp.effects.verdicts import Effect, LabelEffects, Verification
 from interp.errors import Count, InputError, Seed, Whole, checked
 from interp.heads import Head
-from interp.kinds import evidence, probes
+from interp.kinds import probes
 from interp.kinds.kind import FORCED_WINDOW
 from interp.kinds.labels import MIXED, NOT_ENOUGH, excess
-from interp.kinds.mass import Tally
 from interp.kinds.scores import Thresholds
 from interp.models import Model, load_model
 from interp.scan.plan import encoded_passages, row_length
@@ -34,10 +34,6 @@ from interp.scan.table import WORDS, HeadScan, check_scan
 
 MEASURES = ("second_copy", "first_copy", "in_context_score", "text")
 """What is compared before and after, the deciding measure first: see `ablate.losses`."""
-
-METHODS = ("zero", "mean")
-
-_RESAMPLES = 2000
 
 
 @checked
@@ -88,50 +84,77 @@ def verify(
         raise InputError(f"methods must be among {', '.join(METHODS)}, got {list(methods)}")
     model = load_model(model)
     check_scan(scan, model)
-    labels = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds or labels_in(scan)))
+    labels = [kinds] if isinstance(kinds, str) else kinds or labels_in(scan)
     labels = [label.replace("_", " ") for label in labels]
     chosen = {label: _strongest(scan, label, top) for label in labels}
-    tokens = _probes(model, rows, seed, row_length(model, length))
-    bench = _Bench(model, tokens, seed)
     plans = {
         label: random_draws(list(heads), model.n_heads, draws, seed)
         for label, heads in chosen.items()
     }
-    total = sum(len(methods) * (1 + len(plan)) for label, plan in plans.items() if chosen[label])
+    total = len(methods) * sum(1 + len(plans[label]) for label, heads in chosen.items() if heads)
     count = itertools.count(1)
+    tokens = _probes(model, rows, seed, row_length(model, length))
+    means = [mean_outputs(model, probe) if "mean" in methods else {} for probe in tokens]
 
-    def without(heads: Sequence[Head], method: str) -> dict[str, Tensor]:
-        changes = bench.changes(heads, method)
+    def measured(heads: Sequence[Head], method: str) -> dict[str, Float[Tensor, " row"]]:
+        measures = {}
+        for probe, mean in zip(tokens, means, strict=True):
+            with ablated(model, heads, method, mean):
+                measures |= losses(model, probe)
+        return {name: measures[name] for name in MEASURES if name in measures}
+
+    def changes(heads: Sequence[Head], method: str) -> dict[str, Float[Tensor, " row"]]:
+        after = measured(heads, method)
         if progress is not None:
             progress(next(count), total)
-        return changes
+        return {name: after[name] - before[name] for name in before}
 
+    before = measured([], "zero")
     results = {}
     for label, heads in chosen.items():
-        if not heads:
-            results[label] = LabelEffects(label)
-            continue
         effects = {}
-        for method in methods:
-            changes = without(list(heads), method)
-            others = [without(draw, method) for draw in plans[label]]
+        for method in methods if heads else ():
+            together = changes(list(heads), method)
+            others = [changes(draw, method) for draw in plans[label]]
             effects[method] = {
-                name: _effect(changes[name], [other[name] for other in others], seed)
-                for name in MEASURES
-                if name in changes
+                name: Effect(
+                    float(change.mean()),
+                    tuple(interval(change[:, None], seed)),
+                    tuple(float(other[name].mean()) for other in others),
+                )
+                for name, change in together.items()
             }
+        carriers = set(scan.heads(label))
         results[label] = LabelEffects(
-            label,
             tuple(heads),
             tuple(heads.values()),
-            sum(head in scan.heads(label) for head in heads),
+            len(carriers.intersection(heads)),
             tuple(plans[label]),
-            tuple(_notes(model, scan, label, list(heads), plans[label], draws)),
+            tuple(_notes(list(heads), carriers, plans[label], model.n_heads, draws)),
             effects,
         )
-    before = {name: float(bench.before[name].mean()) for name in MEASURES if name in bench.before}
-    options = {"top": top, "draws": draws, "seed": seed, "methods": list(methods)}
-    return Verification(before, results, _made_by(model, scan, tokens, options))
+    in_context: Any = "not measured: the model has no tokenizer"
+    for probe in tokens:
+        if "text" in probe.parts:
+            parts = zip(("late", "early"), late_and_early(probe.tokens.shape[1] - 1), strict=True)
+            in_context = {name: [part.start, part.stop] for name, part in parts}
+    of_scan = ("model", "revision", "seed", "method", "dtype", "thresholds")
+    made_by = Record.of_model(
+        model,
+        top=top,
+        draws=draws,
+        seed=seed,
+        methods=list(methods),
+        decided_by=f"{MEASURES[0]}, {methods[0]}",
+        unit="nats",
+        in_context_score=in_context,
+        mean="mean output over the queries of the probe itself, but each row's first",
+        interval="95 % of 2000 resamples of the rows",
+        scan={name: value for name, value in scan.made_by.items() if name in of_scan},
+        probes=[probe.record() for probe in tokens],
+    )
+    means_before = {name: float(loss.mean()) for name, loss in before.items()}
+    return Verification(means_before, results, made_by)
 
 
 def labels_in(scan: HeadScan | None = None) -> list[str]:
@@ -173,39 +196,6 @@ def random_draws(
     return list(made)
 
 
-class _Bench:
-    """The probes, the losses without ablation, and the heads' means once they are needed."""
-
-    def __init__(self, model: Model, tokens: list[probes.Probe], seed: int) -> None:
-        self._model = model
-        self._probes = tokens
-        self._means: list[Mapping[Head, Tensor]] = []
-        self.before = self._measure([], "zero")
-
-    def changes(self, heads: Sequence[Head], method: str) -> dict[str, Float[Tensor, " row"]]:
-        """Each measure without `heads` minus with them, for each row."""
-        if method == "mean" and not self._means:
-            self._means = [mean_outputs(self._model, probe) for probe in self._probes]
-        after = self._measure(heads, method)
-        return {name: after[name] - before for name, before in self.before.items()}
-
-    def _measure(self, heads: Sequence[Head], method: str) -> dict[str, Tensor]:
-        measures = {}
-        for index, probe in enumerate(self._probes):
-            means = self._means[index] if method == "mean" else None
-            with ablated(self._model, heads, method, means):
-                measures |= losses(self._model, probe)
-        return measures
-
-
-def _effect(changes: Float[Tensor, " row"], others: Sequence[Tensor], seed: int) -> Effect:
-    rows = changes.double()[:, None]
-    tally = Tally(rows, torch.zeros_like(rows), torch.ones(len(rows), dtype=torch.long))
-    low, high = evidence.interval(tally, draws=_RESAMPLES, seed=seed).flatten().tolist()
-    random = tuple(float(other.mean()) for other in others)
-    return Effect(float(changes.mean()), (low, high), random)
-
-
 def _strongest(scan: HeadScan, label: str, top: int) -> dict[Head, float | None]:
     """The heads to ablate for `label` with their scores; empty if no head carries it."""
     labelled = scan.having(label)
@@ -213,35 +203,27 @@ def _strongest(scan: HeadScan, label: str, top: int) -> dict[Head, float | None]
     if f"{kind}_chance" not in scan.frame or not len(labelled):
         return {Head.parse(name): None for name in labelled["name"].head(top)}
     needed = scan.made_by.get("thresholds", {}).get(kind, getattr(Thresholds(), kind))
-    near = {}
-    for row in scan.frame.dropna(subset=[kind, f"{kind}_chance"]).to_dict("records"):
-        opposed = f"anti-{label}" in row["labels"]
-        enough = excess(row[kind], row[f"{kind}_chance"]) >= needed / 2
-        if enough and not opposed and label not in row["labels"]:
-            near[Head.parse(row["name"])] = float(row[kind])
-    fill = sorted(near.items(), key=lambda item: (-item[1], item[0]))
-    own = zip(map(Head.parse, labelled["name"]), map(float, labelled[kind]))
-    return dict([*own, *fill][:top])
+    scored = scan.frame.dropna(subset=[kind, f"{kind}_chance"])
+    near = [
+        {label, f"anti-{label}"}.isdisjoint(labels) and excess(score, chance) >= needed / 2
+        for labels, score, chance in zip(scored["labels"], scored[kind], scored[f"{kind}_chance"])
+    ]
+    fill = scored.loc[near].sort_values([kind, "layer", "head"], ascending=[False, True, True])
+    strongest = pd.concat([labelled, fill]).head(top)
+    return dict(zip(map(Head.parse, strongest["name"]), map(float, strongest[kind])))
 
 
 def _notes(
-    model: Model,
-    scan: HeadScan,
-    label: str,
-    heads: Sequence[Head],
-    drawn: Sequence[Sequence[Head]],
-    draws: int,
+    heads: list[Head], carriers: set[Head], drawn: list[tuple[Head, ...]], n_heads: int, draws: int
 ) -> list[str]:
     notes = []
-    carriers = set(scan.heads(label))
-    if unlabelled := [str(head) for head in heads if head not in carriers]:
+    if unlabelled := [head for head in heads if head not in carriers]:
         verbs = ("do", "come") if unlabelled[1:] else ("does", "comes")
-        names = ", ".join(unlabelled)
+        names = ", ".join(map(str, unlabelled))
         notes.append(f"{names} {verbs[0]} not carry the label and {verbs[1]} next by score")
     for layer, number in sorted(Counter(head.layer for head in heads).items()):
-        others = model.n_heads - number
-        if others < number:
-            notes.append(f"layer {layer} has {others} other heads for {number} ablated")
+        if n_heads < 2 * number:
+            notes.append(f"layer {layer} has {n_heads - number} other heads for {number} ablated")
     if 0 < len(drawn) < draws:
         notes.append(f"there are only {len(drawn)} different random draws")
     picked = [head for draw in drawn for head in draw]
@@ -259,25 +241,3 @@ def _probes(model: Model, rows: int, seed: int, length: int) -> list[probes.Prob
     text_length = min(length * 3 // 4 + 1, shortest)
     natural = probes.text(encoded, rows=rows, length=text_length, bos=model.bos)
     return [random] if natural is None else [random, natural]
-
-
-def _made_by(
-    model: Model, scan: HeadScan, tokens: list[probes.Probe], options: dict[str, Any]
-) -> dict[str, Any]:
-    in_context: Any = "not measured: the model has no tokenizer"
-    for probe in tokens:
-        if "text" in probe.parts:
-            late, early = late_and_early(probe.tokens.shape[1] - 1)
-            in_context = {"late": [late.start, late.stop], "early": [early.start, early.stop]}
-    of_scan = ("model", "revision", "seed", "method", "dtype", "thresholds")
-    return Record.of_model(
-        model,
-        **options,
-        decided_by=f"{MEASURES[0]}, {options['methods'][0]}",
-        unit="nats",
-        in_context_score=in_context,
-        mean="mean output over the queries of the probe itself, but each row's first",
-        interval=f"95 % of {_RESAMPLES} resamples of the rows",
-        scan={name: value for name, value in scan.made_by.items() if name in of_scan},
-        probes=[probe.record() for probe in tokens],
-    )

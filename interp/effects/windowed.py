@@ -37,13 +37,12 @@ from interp.errors import Count, InputError, Whole, checked
 from interp.models import Model, attend_with, holding
 from interp.models.finite import refuse_not_finite
 from interp.models.stream import streams
-
-NAME = "interp_windowed"
-"""Name of this attention among those that transformers knows."""
+from interp.scan.plan import row_length
 
 Visit = Callable[[int, Float[Tensor, "row head query key"]], None]
 
-_RUN: ContextVar["_Run"] = ContextVar("run")
+_RUN: ContextVar[tuple["Cut", Bool[Tensor, "layer head"], Visit | None]] = ContextVar("run")
+"""The cache, the heads that have it, and the callback of the model that is running."""
 
 
 @checked
@@ -56,9 +55,6 @@ class Cut:
         kept: Number of early tokens among them, which stay; the others are the last ones.
         first: Position of the first token that stays.
         renumbered: Whether positions are those inside the cache; else those in the text.
-
-    Raises:
-        InputError: If no place is left for the query.
     """
 
     size: Count
@@ -71,6 +67,11 @@ class Cut:
             raise InputError(
                 f"kept must be less than the cache's {self.size} tokens, got {self.kept}"
             )
+
+    @property
+    def turns(self) -> bool:
+        """Whether positions in the cache differ from those in the text."""
+        return self.renumbered and self.kept > 0
 
     def visible(self, length: int) -> Bool[Tensor, "query key"]:
         """The keys that each query of a text of `length` tokens finds in the cache.
@@ -98,18 +99,7 @@ class Cut:
             >>> Cut(3, kept=1).places(5)
             tensor([0, 1, 2, 2, 2])
         """
-        place = torch.arange(length)
-        return place.clamp(max=self.first + self.size - 1) if self.renumbered else place
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """The settings that the attention of a running model reads."""
-
-    cut: Cut | None
-    cut_heads: Bool[Tensor, "layer head"]
-    twice: bool
-    visit: Visit | None
+        return torch.arange(length).clamp(max=self.first + self.size - 1)
 
 
 def losses(
@@ -137,20 +127,21 @@ def losses(
     Raises:
         InputError: If a loss is not finite, or the model adds positions to the tokens themselves.
     """
-    if heads is None:
-        heads = torch.ones(model.n_layers, model.n_heads, dtype=torch.bool)
-    if heads.shape != (model.n_layers, model.n_heads):
-        raise InputError(
-            f"heads must be [layer, head] {(model.n_layers, model.n_heads)},"
-            f" got {tuple(heads.shape)}"
-        )
-    twice = cut is not None and cut.kept > 0 and cut.renumbered
-    run = _Run(cut, heads.to(model.device), twice, visit)
-    attending = attend_with(model.plain, NAME, _attend)
-    with holding(_RUN, run), attending, torch.no_grad():
-        rows = torch.stack([_losses_of_row(model, row, run) for row in tokens])
-    refuse_not_finite(rows, model)
-    return rows
+    length = tokens.shape[1]
+    cut = cut or Cut(length)
+    heads = torch.ones(model.n_layers, model.n_heads) > 0 if heads is None else heads
+    places = [torch.arange(length), *([cut.places(length)] if cut.turns else [])]
+    options = {"position_ids": torch.stack(places).to(model.device), "use_cache": False}
+    attending = attend_with(model.plain, "interp_windowed", _attend)
+    rows = []
+    with holding(_RUN, (cut, heads.to(model.device), visit)), attending, torch.no_grad():
+        for row in tokens[:, None]:
+            ids = row.expand(len(places), -1).to(model.device)
+            logits = model.plain(ids, **options).logits[:1]
+            rows.append(next_token_losses(logits, row).cpu())
+    by_query = torch.cat(rows)
+    refuse_not_finite(by_query, model)
+    return by_query
 
 
 def check(model: Model, length: int) -> None:
@@ -160,7 +151,7 @@ def check(model: Model, length: int) -> None:
         InputError: If the context is shorter than `length`, the model has windows or learned
             sinks, does not use transformers' attention interface, or its positions are not rotary.
     """
-    check_length(length, model.n_ctx)
+    row_length(model, length)
     if windows := [window for window in model.windows if window is not None and window < length]:
         raise InputError(f"model must see all {length} tokens, got a window of {windows[0]}")
     if model.learned_sinks:
@@ -168,21 +159,6 @@ def check(model: Model, length: int) -> None:
     if not streams(model):
         raise InputError(f"model must use transformers' attention interface, got {model.name}")
     losses(model, model.vocabulary[:4][None], Cut(2, kept=1))
-
-
-def check_length(length: int, context: int) -> None:
-    """Refuse rows that are longer than the model's context."""
-    if length > context:
-        raise InputError(f"length must fit the model's context of {context} tokens, got {length}")
-
-
-def _losses_of_row(model: Model, row: Int[Tensor, " pos"], run: _Run) -> Float[Tensor, " query"]:
-    places = torch.arange(len(row))[None]
-    if run.cut and run.twice:
-        places = torch.cat([places, run.cut.places(len(row))[None]])
-    ids = repeat(row, "pos -> copy pos", copy=len(places)).to(model.device)
-    logits = model.plain(ids, position_ids=places.to(model.device), use_cache=False).logits
-    return next_token_losses(logits[:1], row[None])[0].cpu()
 
 
 def _attend(
@@ -198,16 +174,15 @@ def _attend(
     """Attention as transformers calls it, with each query limited to the keys in its cache."""
     if attention_mask is not None:
         raise NotImplementedError("a cut cache cannot be combined with another attention mask")
-    run, length = _RUN.get(), query.shape[2]
+    (cut, heads, visit), length = _RUN.get(), query.shape[2]
+    cut_heads = heads[module.layer_idx, :, None, None]
     group = query.shape[1] // key.shape[1]
     k, v = (repeat(x.float(), "b kv n d -> b (kv group) n d", group=group) for x in (key, value))
-    q, cut, cut_heads = query.float(), run.cut, run.cut_heads[module.layer_idx]
+    q = query.float()
     scores = attention_scores(q[:1], k[:1], scale=scaling)
     mask = causal_mask(length).to(query.device)
-    if cut is not None:
-        seen = cut.visible(length).to(query.device)
-        mask = mask & (seen | rearrange(~cut_heads, "head -> head 1 1"))
-    if cut is not None and run.twice:
+    mask = mask & (cut.visible(length).to(query.device) | ~cut_heads)
+    if cut.turns:
         if not torch.allclose(value[0], value[1], rtol=1e-3, atol=1e-5, equal_nan=True):
             raise InputError(
                 "model must have rotary positions,"
@@ -215,12 +190,11 @@ def _attend(
             )
         stay = slice(cut.first, cut.first + cut.kept)
         in_cache = attention_scores(q[1:], k[1:, :, stay], scale=scaling)
-        turned = rearrange(cut_heads, "head -> head 1 1")
-        scores[..., stay] = torch.where(turned, in_cache, scores[..., stay])
+        scores[..., stay] = torch.where(cut_heads, in_cache, scores[..., stay])
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     pattern = softmax(hide(scores, mask))
-    if run.visit is not None:
-        run.visit(module.layer_idx, pattern)
+    if visit is not None:
+        visit(module.layer_idx, pattern)
     out = rearrange(pattern @ v[:1], "b head n d -> b n head d").to(query.dtype)
     return out.expand(len(query), -1, -1, -1).contiguous(), None

@@ -154,11 +154,6 @@ def test_a_cut_without_room_is_refused():
             Cut(**numbers)
 
 
-def test_heads_of_another_shape_are_refused(llama, rows):
-    with pytest.raises(interp.InputError, match=r"heads must be \[layer, head\]"):
-        losses(llama, rows, Cut(6), heads=torch.ones(2, 3, dtype=torch.bool))
-
-
 def test_the_models_own_attention_is_back_also_after_a_failure(llama, rows):
     own = llama.plain.config._attn_implementation
 
