@@ -34,7 +34,6 @@ from interp.scan.plan import encoded_passages
 from interp.scan.record import Record
 from interp.scan.table import HeadScan, check_scan
 
-
 _MASSES = ("on_first", "on_others", "on_first_kept")
 
 
