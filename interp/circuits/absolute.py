@@ -42,15 +42,7 @@ class Absolute(Plan):
 
     def settings(self) -> dict[str, Any]:
         """The configuration of a GPT-2."""
-        return {
-            "vocab_size": self.vocabulary,
-            "n_positions": self.length,
-            "n_embd": self.d_model,
-            "n_layer": 2,
-            "n_head": self.n_heads,
-            "n_inner": 1,
-            "tie_word_embeddings": False,
-        }
+        return super().settings() | {"n_inner": 1}
 
     def build(self, sharpness: float) -> dict[str, Tensor]:
         """The weights that a new GPT-2 without MLPs does not have."""

@@ -48,7 +48,7 @@ the first repeat. Idle heads have random W_V and W_O, attend to BOS, and write n
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from einops import einsum, rearrange
@@ -128,6 +128,17 @@ class Plan:
         self.turn = 0.0
         self.content: Int[Tensor, " N"]
         self.kernel: Float[Tensor, " distance"]
+
+    def settings(self) -> dict[str, Any]:
+        """The configuration that both families share."""
+        return {
+            "vocab_size": self.vocabulary,
+            "max_position_embeddings": self.length,
+            "hidden_size": self.d_model,
+            "num_hidden_layers": 2,
+            "num_attention_heads": self.n_heads,
+            "tie_word_embeddings": False,
+        }
 
     def needed(self) -> float | None:
         """The sharpness that keeps the promise of MASS in both layers; None if it is too high.

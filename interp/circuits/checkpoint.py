@@ -34,10 +34,7 @@ def save(run: Run, folder: str | os.PathLike[str]) -> None:
 def resumed(model: nn.Module, recipe: Recipe, folder: str | os.PathLike[str]) -> Run:
     """The run of this recipe that `save` wrote to `folder`, or a new one if there is none.
 
-    The model, of the recipe's shape, gets the run's weights.
-
-    Raises:
-        InputError: If the file is of another recipe, or is damaged.
+    The model, of the recipe's shape, gets the run's weights. A file of another recipe is refused.
     """
     run, path = Run(model, recipe), Path(folder) / FILE
     if not path.exists():

@@ -340,18 +340,16 @@ def _stripe(model: Model, probe: Probe, head: Head) -> float:
 
 def _by_weights(model: Model, feeder: Head, head: Head) -> dict[str, int | float]:
     composed = composition_scores(model)
-    pair = (*feeder, *head)
-    measures = {"composition_floor": composed.floor}
+    pair, measures = (*feeder, *head), {"composition_floor": composed.floor}
     for kind in ("K", "Q", "V"):
         measures[f"{kind}_composition"] = float(composed.scores(kind)[pair])
         measures[f"{kind}_z"] = float(composed.z[kind][pair])
     measures["K_rank"] = int(composed.rank("K")[pair])
     weights = head_weights(model, [feeder.layer, head.layer])
+    writer, reader = weights[feeder.layer], weights[head.layer]
     ids = token_sample(model)
     read = embedding(model, ids, through_mlp=True)  # MLPs of built circuits are empty.
-    writer, reader = weights[feeder.layer], weights[head.layer]
     measures["qk_match"] = qk_match(read, writer, feeder.head, reader, head.head)
     readout = Readout(model)
     W_U = readout.norm.fold(readout.W_U)
-    measures["ov_copy"] = ov_copy(read, reader, head.head, W_U, ids)
-    return measures
+    return measures | {"ov_copy": ov_copy(read, reader, head.head, W_U, ids)}

@@ -52,17 +52,11 @@ class Rotary(Plan):
 
     def settings(self) -> dict[str, Any]:
         """The configuration of a Llama."""
-        return {
-            "vocab_size": self.vocabulary,
-            "max_position_embeddings": self.length,
-            "hidden_size": self.d_model,
+        return super().settings() | {
             "intermediate_size": 1,
-            "num_hidden_layers": 2,
-            "num_attention_heads": self.n_heads,
             "num_key_value_heads": self.kv_heads,
             "head_dim": self.d_head,
             "rope_parameters": {"rope_type": "default", "rope_theta": self.theta},
-            "tie_word_embeddings": False,
         }
 
     def build(self, sharpness: float) -> dict[str, Tensor]:
@@ -87,8 +81,8 @@ class Rotary(Plan):
         turns = [(step, (i + 1) * self.frequencies) for i, step in enumerate(steps)]
         cos = sum(step * angle.cos() for step, angle in turns)
         sin = sum(step * angle.sin() for step, angle in turns)
-        head = self.previous_head
-        W_Q, W_K = layer.W_Q[head.head], layer.W_K[self.key_value_head(head)]
+        W_Q = layer.W_Q[self.previous_head.head]
+        W_K = layer.W_K[self.key_value_head(self.previous_head)]
         W_Q[:, -1] = 0
         W_Q[:, planes] = self.one[:, None] * unit
         W_K[:, planes] = self.one[:, None] * (unit * cos)
