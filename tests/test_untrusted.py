@@ -350,7 +350,7 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 def use(found: HeadScan, folder: Path) -> None:
     """All that a table is asked for."""
     assert repr(found)
-    found.summary(), found.to_long(), found.by_distance(), found.heads("sink")
+    found.summary(), found.by_distance(), found.heads("sink")
     found.save(folder / "again.csv")
 
 

@@ -28,28 +28,23 @@ _FIRST = ("sink", "previous_token", "induction", "local_window")
 SCORED = sorted(LABELS, key=lambda kind: _FIRST.index(kind) if kind in _FIRST else len(_FIRST))
 """The scores that every table has, in the order of their columns."""
 
-
-Limits = tuple[float, float]
 SHARE, UP, ANY = (0.0, 1.0), (0.0, inf), (-inf, inf)
 WHOLE, NUMBER, WORDS, LIST = "whole number", "number", "text", "list of text"
 
 
 class Column(NamedTuple):
-    """What the columns of one name hold.
+    """What the columns of one name hold; `limits` are the smallest and the largest number.
 
-    Attributes:
-        name: Their name; `<kind>` stands for a kind of head, `<n>` for a distance in tokens.
-        type: What the values are.
-        limits: Smallest and largest number.
-        meaning: What the values say.
+    In `name`, `<kind>` stands for a kind of head, and `<n>` for a distance in tokens.
     """
 
     name: str
     type: str
-    limits: Limits
+    limits: tuple[float, float]
     meaning: str
 
 
+_BY_VALUE = "text_sink_value_weighted"
 _NULL = "mean score where there is nothing to find"
 _RECURS = "a key that is drawn twice counts twice"
 
@@ -70,12 +65,7 @@ COLUMNS = [
     Column("<kind>_null_99", NUMBER, SHARE, "99 % quantile of the null; a label needs more"),
     Column("text_<kind>", NUMBER, SHARE, "score on natural text"),
     Column("text_<kind>_chance", NUMBER, SHARE, "chance on natural text"),
-    Column(
-        "text_sink_value_weighted",
-        NUMBER,
-        SHARE,
-        "sink score on text, keys weighted by the norm of v W_O",
-    ),
+    Column(_BY_VALUE, NUMBER, SHARE, "sink score on text, keys weighted by the norm of v W_O"),
     Column(f"{AT_DISTANCE}<n>", NUMBER, SHARE, "induction score for copies `<n>` tokens apart"),
     Column(EFFECT, NUMBER, ANY, "effect on the right next token's logit via induction targets"),
     Column(f"{EFFECT}_low", NUMBER, ANY, "lower end of its bootstrap 95 % interval over rows"),
@@ -96,24 +86,15 @@ COLUMNS = [
 """Every column that a scan may have; the first one that fits a name holds. Missing values are
 missing, never NaN. A table may have further columns of numbers."""
 
-_DRAWN = [kind.name for kind in KINDS.values() if kind.null == "drawn"]
-
 _PLACEHOLDERS = {
     "<kind>": f"({'|'.join(KINDS)})",
-    "<drawn>": f"({'|'.join(_DRAWN)})",
+    "<drawn>": f"({'|'.join(kind.name for kind in KINDS.values() if kind.null == 'drawn')})",
     "<n>": "[1-9][0-9]{0,8}",
 }
 
 _SLACK = 0.01
 """How far a number may be outside its range: attention in a narrow number format sums to 1
 within 1 %, and `interp.patterns.tensor.check_pattern` accepts it."""
-
-_RANK = {
-    label: rank + (0.5 if label == kind.forced else 0.0)
-    for rank, kind in enumerate(KINDS.values())
-    for label in kind.labels
-}
-"""Place of every label in a list of labels, the most specific first."""
 
 _SHOWN_BY = {
     label: ("window", kind.name) if label == kind.forced else (kind.name,)
@@ -131,57 +112,34 @@ def column(name: str) -> Column:
             pattern = pattern.replace(placeholder, values)
         if re.fullmatch(pattern, name):
             return known
-    if name.startswith(AT_DISTANCE):
-        raise InputError(f"column must end in a distance, got {quoted(name)}")
     return Column(name, NUMBER, ANY, "")
 
 
-def columns_page() -> str:
-    """The columns as a Markdown page, `docs/columns.md`."""
-    kinds = ", ".join(f"`{kind}`" for kind in KINDS)
-    lines = [
-        "# Columns of a scan\n",
-        "One row per head. `<kind>` is each of",
-        kinds,
-        "(`next_token` in bidirectional models only), `<drawn>` each that goes by position.",
-        "A value that was not measured is missing.\n",
-        "| column | type | range | meaning |\n|---|---|---|---|",
-    ]
-    for name, kind, (low, high), meaning in COLUMNS:
-        limits = f"{low:g} to {high:g}".replace("-inf to inf", "").replace("to inf", "and more")
-        lines.append(f"| `{name}` | {kind} | {limits.replace('-inf', 'up')} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-def typed(frame: Any) -> pd.DataFrame:
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
     """A copy of the table with one type per column; missing values are missing, never NaN.
 
     Raises:
-        InputError: If a column is absent, a value is outside its range, or a label has no
-            score above chance.
+        InputError: If a column is absent, a value is outside its range, or a label has no score.
     """
-    if not isinstance(frame, pd.DataFrame) or frame.empty:
-        raise InputError(f"frame must be a pandas table with a row per head, got {quoted(frame)}")
-    if not frame.columns.is_unique or not all(isinstance(name, str) for name in frame.columns):
-        raise InputError("columns must be unique names")
+    if frame.empty or not frame.columns.is_unique:
+        raise InputError("table must have a row per head and unique column names")
     scores = [*SCORED, *(kind for kind in KINDS if kind not in SCORED and kind in frame)]
-    needed = ["layer", "head", "name", "label", "labels", *scores]
-    needed += [f"{kind}_chance" for kind in scores]
+    chances = [f"{kind}_chance" for kind in scores]
+    needed = ["layer", "head", "name", "label", "labels", *scores, *chances]
     if absent := [name for name in needed if name not in frame]:
         raise InputError(f"table must have the columns {', '.join(absent)}")
-    makers = {WORDS: _texts, LIST: _lists, NUMBER: _numbers, WHOLE: _numbers}
-    columns = {}
-    for name in frame.columns:
-        known = column(name)
-        columns[name] = makers[known.type](pd.Series(frame[name]), known, name)
+    columns = {name: _typed(frame[name], column(name), name) for name in frame.columns}
     frame = pd.DataFrame(columns, index=frame.index)
     heads = [str(Head(*place)) for place in places(frame)]
     if heads != frame["name"].tolist() or len(set(heads)) < len(heads):
         raise InputError("table must have one row per head, its name made of layer and head")
-    _check_intervals(frame)
-    chances = [f"{kind}_chance" for kind in KINDS]
-    decisive = ["name", "label", "labels", *KINDS, *chances, "window"]
-    for row in frame[[name for name in decisive if name in frame]].to_dict("records"):
+    for low in (name for name in frame.columns if name.endswith("_low")):
+        high = f"{low.removesuffix('_low')}_high"
+        if high not in frame or not frame[low].isna().equals(frame[high].isna()):
+            raise InputError(f"columns {low} and {high} must be there or missing together")
+        if (frame[low] > frame[high]).any():
+            raise InputError(f"column {low} must be at most {high}, got more")
+    for row in frame.to_dict("records"):
         _check_labels(row)
     return frame
 
@@ -191,74 +149,31 @@ def places(frame: pd.DataFrame) -> list[tuple[int, int]]:
     return list(zip(frame["layer"].tolist(), frame["head"].tolist(), strict=True))
 
 
-def _lists(values: pd.Series, known: Column, name: str) -> pd.Series:
-    """Labels as lists; a CSV file joins them with semicolons."""
-    split = [one.split(";") if isinstance(one, str) else one for one in values]
-    if not all(isinstance(one, list | tuple | np.ndarray) and len(one) for one in split) or not all(
-        isinstance(label, str) for labels in split for label in labels
-    ):
-        raise InputError(f"{name} must be at least one word for each head")
-    return pd.Series([list(labels) for labels in split], index=values.index, dtype=object)
-
-
-def _texts(values: pd.Series, known: Column, name: str) -> pd.Series:
-    if not all(isinstance(one, str) for one in values.dropna()):
-        raise InputError(f"column {name} must hold text")
-    return values.astype("string").fillna("")
-
-
-def _numbers(values: pd.Series, known: Column, name: str) -> pd.Series:
+def _typed(values: pd.Series, known: Column, name: str) -> pd.Series:
+    if known.type == WORDS:
+        return values.astype("string").fillna("")
+    if known.type == LIST:  # A CSV file joins labels with semicolons.
+        split = [one.split(";") if isinstance(one, str) else list(one) for one in values]
+        return pd.Series(split, index=values.index, dtype=object)
     (low, high), whole, shown = known.limits, known.type == WHOLE, quoted(name)[1:-1]
-    there = values.dropna().tolist()
     try:
-        if not all(
-            isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in there
-        ):
-            raise TypeError
-        numbers = pd.Series(pd.to_numeric(values), dtype="Int64" if whole else "Float64")
+        numbers = values.astype("Int64" if whole else "Float64")
+        measured = numbers.dropna().to_numpy(float)
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"column {shown} must hold {'whole ' if whole else ''}numbers") from None
-    if name in ("layer", "head") and numbers.isna().any():
-        raise InputError(f"column {shown} must hold a number for each head")
-    found, slack = numbers.dropna().to_numpy(float), 0 if whole else _SLACK
-    inside = np.isfinite(found) & (found >= low - slack) & (found <= high + slack)
+    slack = 0 if whole else _SLACK
+    inside = np.isfinite(measured) & (measured >= low - slack) & (measured <= high + slack)
     if not inside.all():
-        rule = f"from {low:g} to {high:g}"
-        rule = "finite" if rule == "from -inf to inf" else rule
-        raise InputError(f"column {shown} must be {rule}, got {found[~inside][0]:g}")
+        rule = f"from {low:g} to {high:g}" if known.limits != ANY else "finite"
+        raise InputError(f"column {shown} must be {rule}, got {measured[~inside][0]:g}")
     return numbers
 
 
-def _check_intervals(frame: pd.DataFrame) -> None:
-    """Refuse an interval with one end missing or its ends the wrong way round."""
-    for low in (name for name in frame.columns if name.endswith("_low")):
-        high = f"{low.removesuffix('_low')}_high"
-        if high not in frame or bool((frame[low].isna() != frame[high].isna()).any()):
-            raise InputError(f"columns {low} and {high} must be there or missing together")
-        if bool((frame[low] > frame[high]).any()):
-            raise InputError(f"column {low} must be at most {high}, got more")
-
-
-def _check_labels(row: dict[str, Any]) -> None:
-    """Refuse labels that a scan does not give, in another order, or without a score."""
-    label, labels = row["label"], row["labels"]
-    there = {name for name, value in row.items() if name != "labels" and not pd.isna(value)}
-    got = f"got {quoted(', '.join(labels))} for {row['name']}"
-    if label != labels[0]:
-        raise InputError(f"label must be the first of labels, got {quoted(label)}, {got}")
-    if labels in ([MIXED], [NOT_ENOUGH], [CROSS]):
-        if (labels == [MIXED]) != bool(there & {*KINDS}):
-            rule = f"{MIXED} with scores and {NOT_ENOUGH} without"
-            raise InputError(f"label must be {rule}, {got}")
-        return
-    ranks = [_RANK.get(label, -1.0) for label in labels]
-    if -1.0 in ranks:
-        raise InputError(f"labels must be among {', '.join(_RANK)}, or one alone, {got}")
-    if ranks != sorted(set(ranks)):
-        raise InputError(f"labels must be listed once, the most specific first, {got}")
-    for label in labels:
-        kind = _SHOWN_BY[label][0]  # A window of the architecture has no chance.
-        if there.isdisjoint(_SHOWN_BY[label]):
-            raise InputError(f"label must have a score in {kind}, {got}")
-        if {kind, f"{kind}_chance"} <= there and row[kind] < row[f"{kind}_chance"] - _SLACK:
-            raise InputError(f"label must have a score in {kind} above its chance, {got}")
+def _check_labels(row: dict[Any, Any]) -> None:
+    """Refuse labels that no scan gives, or that have no score."""
+    labels = row["labels"]
+    scored = (any(not pd.isna(row.get(c)) for c in _SHOWN_BY.get(label, ())) for label in labels)
+    alone = labels in ([MIXED], [NOT_ENOUGH], [CROSS])
+    if row["label"] != labels[0] or not (alone or all(scored)):
+        rule = "labels must be known, have a score each, and begin with label"
+        raise InputError(f"{rule}, got {quoted(labels)} for {row['name']}")

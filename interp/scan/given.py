@@ -16,8 +16,6 @@ from interp.patterns.tensor import AttentionPatterns, Ran
 from interp.scan.columns import EFFECT
 from interp.scan.table import HeadScan
 
-WITHOUT_MODEL = "patterns were given, and no model to run"
-
 SHOWN = 256
 """Number of tokens that a figure of given patterns shows."""
 
@@ -31,11 +29,7 @@ def scan_given(
     learned_sinks: bool = False,
     causal: bool = True,
 ) -> HeadScan:
-    """The heads of `given`, which was read from the files `patterns` and `tokens`.
-
-    The record has the files with their SHA-256, the number format and the special tokens;
-    `left_out` names the columns that need a model.
-    """
+    """The heads of `given`, which was read from the files `patterns` and `tokens`."""
     verdicts = classify_heads(given, special=special, learned_sinks=learned_sinks, causal=causal)
     rows, length = given.tokens.shape
     absent = ("<kind>_low", "<kind>_null", "text_<kind>", EFFECT, "ov_copying")
@@ -50,7 +44,7 @@ def scan_given(
         "direction": "causal" if causal else "both ways",
         "thresholds": asdict(Thresholds()),
         "versions": versions(),
-        "left_out": dict.fromkeys(absent, WITHOUT_MODEL),
+        "left_out": dict.fromkeys(absent, "patterns were given, and no model to run"),
     }
     return HeadScan.of(verdicts, made_by=made_by)
 

@@ -1,11 +1,15 @@
 """Every head's scores on your own prompts: `score_prompts`."""
 
 import hashlib
+import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import BytesIO
+from itertools import product, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +24,6 @@ from interp.heads import Head
 from interp.kinds.probes import Probe
 from interp.kinds.scores import LayerScores, Thresholds, as_thresholds
 from interp.scan.measure import Method, measure, method_for
-from interp.scan.parts import parts_of
 from interp.scan.record import Record
 
 if TYPE_CHECKING:
@@ -29,18 +32,9 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("interp")
 
 SCHEMA_VERSION = 1
-
-_TYPES = {
-    "model": "string",
-    "prompt": "int64",
-    "layer": "int64",
-    "head": "int64",
-    "name": "string",
-    "score": "string",
-    "value": "float64",
-    "chance": "float64",
-    "queries": "int64",
-}
+TEXT, NUMBER, WHOLE = "string", "float64", "int64"
+_TYPES = {"model": TEXT, "prompt": WHOLE, "layer": WHOLE, "head": WHOLE, "name": TEXT}
+_TYPES |= {"score": TEXT, "value": NUMBER, "chance": NUMBER, "queries": WHOLE}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,20 +42,12 @@ class PromptScores:
     """Every head's score of every kind on each prompt, and the record of how it was made.
 
     Attributes:
-        frame: One row per prompt, head and kind, sorted by prompt, layer, head, and kind.
+        frame: One row per prompt, head and kind. `prompt`, `layer` and `head` count from 0;
+            `score` is the kind, absent where a prompt cannot show it (induction where nothing
+            repeats); `value` is the mean attention mass on the kind's targets, in [0, 1], and
+            `chance` that of attention spread evenly; `queries` is the number of positions counted.
         made_by: Model, prompts (tokens and opening BOS of each), their file, method, thresholds
             and versions.
-
-    Columns:
-
-    - `model`: name of the model.
-    - `prompt`: number of the prompt, counted from 0.
-    - `layer`, `head`, `name`: the head, counted from 0; `L5H1` is head 1 of layer 5.
-    - `score`: the kind. A kind that a prompt cannot show is absent, such as induction where
-      nothing repeats.
-    - `value`: mean attention mass on the kind's targets, in [0, 1].
-    - `chance`: value of attention spread evenly.
-    - `queries`: number of positions that were counted.
     """
 
     frame: pd.DataFrame
@@ -131,9 +117,6 @@ def score_prompts(
         thresholds: Widths and least numbers of queries; the rest has no effect here.
         restart: Whether to discard the prompts that a stopped run has done.
         progress: Function called with (prompts done, prompts in all).
-
-    Raises:
-        KeyboardInterrupt: If it is interrupted, with the number of prompts that are kept.
     """
     from interp.models import load_model
 
@@ -154,24 +137,37 @@ def score_prompts(
 
     if folder is None:
         return result([score(number) for number in range(len(rows))])
+    # Runs with other settings have another folder, so that they never share parts.
     settings = {name: value for name, value in made_by.items() if name != "off_cpu"}
-    with parts_of(Path(folder), settings, restart=restart) as parts:
-        files = [parts / f"{number:06d}.parquet" for number in range(len(rows))]
-        if done := sum(file.exists() for file in files):
-            LOG.info("%d of %d prompts are done already", done, len(rows))
-        try:
-            for number, file in enumerate(files):
-                if not file.exists():
-                    with staged(parts) as scratch:
-                        _write(score(number), scratch / file.name)
-            scores = result([_read(file) for file in files])
-        except KeyboardInterrupt:
-            done = sum(file.exists() for file in files)
-            raise KeyboardInterrupt(
-                f"{done} of {len(rows)} prompts are kept in {folder}: repeat the call to resume"
-            ) from None
+    digest = hashlib.sha256(json.dumps(settings, ensure_ascii=False).encode()).hexdigest()
+    parts = Path(folder) / ".parts" / digest[:16]
+    files = [parts / f"{number:06d}.parquet" for number in range(len(rows))]
+    if restart:
+        _remove(parts)
+    if done := sum(file.exists() for file in files):
+        LOG.info("%d of %d prompts are done already", done, len(rows))
+    saved = False
+    try:
+        for number, file in enumerate(files):
+            if not file.exists():
+                with staged(parts) as scratch:
+                    _write(score(number), scratch / file.name)
+        scores = result([_read(file) for file in files])
         scores.save(folder)
-    return scores
+        saved = True
+        _remove(parts)
+        return scores
+    except KeyboardInterrupt:
+        done = sum(file.exists() for file in files)
+        kept = f"{done} of {len(rows)} prompts are kept in {folder}: repeat the call to resume"
+        raise KeyboardInterrupt(f"all scores are in {folder}" if saved else kept) from None
+
+
+def _remove(parts: Path) -> None:
+    with suppress(FileNotFoundError):
+        shutil.rmtree(parts)
+    with suppress(OSError):  # Another run has parts there.
+        parts.parent.rmdir()
 
 
 def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
@@ -182,9 +178,7 @@ def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
             in each line, or `.jsonl` with an object in each line that has `text` or `tokens`.
             Empty lines are skipped and have no number.
     """
-    if not isinstance(source, str | os.PathLike):
-        if not isinstance(source, Sequence | Tensor) or isinstance(source, bytes):
-            raise InputError(f"prompts must be texts or rows of token ids, got {quoted(source)}")
+    if isinstance(source, Sequence | Tensor) and not isinstance(source, str | bytes):
         if not len(source):
             raise InputError("prompts must be at least one, got none")
         return list(source), None
@@ -193,17 +187,9 @@ def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
     if read is None:
         raise InputError(f"prompts must be a .txt or .jsonl file, got {quoted(str(path))}")
     content = content_of(path)
-    prompts = []
     with reading(path, "a file of prompts"):
-        for number, line in enumerate(content.decode("utf-8-sig").split("\n"), 1):
-            if line.strip():
-                try:
-                    prompts.append(read(line.removesuffix("\r")))
-                except ValueError:
-                    raise InputError(
-                        f'prompts must have either "text" or "tokens" in line {number},'
-                        f" got {quoted(line)}"
-                    ) from None
+        lines = [line.removesuffix("\r") for line in content.decode("utf-8-sig").split("\n")]
+        prompts = [read(line) for line in lines if line.strip()]
         if not prompts:
             raise InputError("prompts must be at least one, got none")
     name = os.fsencode(path.name).decode("utf-8", "replace")
@@ -211,13 +197,12 @@ def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
 
 
 def _object(line: str) -> str | list[int]:
-    content = parsed(line.encode())
-    match content:
-        case {"text": str(text)} if "tokens" not in content:
+    match parsed(line.encode()):
+        case {"text": str(text), **rest} if "tokens" not in rest:
             return text
-        case {"tokens": [*ids]} if "text" not in content and all(type(i) is int for i in ids):
+        case {"tokens": [*ids], **rest} if "text" not in rest and {*map(type, ids)} <= {int}:
             return ids
-    raise ValueError
+    raise InputError(f'prompts must have either "text" or "tokens" in a line, got {quoted(line)}')
 
 
 def _ids(model: "Model", prompt: Any, number: int, bos: bool) -> Int[Tensor, "1 _"]:
@@ -233,26 +218,21 @@ def _ids(model: "Model", prompt: Any, number: int, bos: bool) -> Int[Tensor, "1 
 def _score(
     model: "Model", number: int, ids: Int[Tensor, "1 _"], how: Method, thresholds: Thresholds
 ) -> pd.DataFrame:
-    """The table's rows of one prompt."""
     probe = Probe(ids, {"prompt": torch.ones_like(ids, dtype=torch.bool)})
-    by_layer = measure(model, [probe], thresholds, how, "", None, None)["prompt"]
+    by_layer = measure(model, [probe], thresholds, how)["prompt"]
     records = []
     for layer in sorted(by_layer):
         tallies = LayerScores.join(by_layer[layer]).measured(thresholds.min_queries).tallies
-        scores = [
-            (kind, tally.mean.tolist(), tally.uniform_mean.tolist(), int(tally.queries.sum()))
-            for kind, tally in tallies.items()
-        ]
-        for head in range(model.n_heads):
-            named = (model.name, number, layer, head, str(Head(layer, head)))
-            for kind, values, chances, queries in scores:
-                records.append((*named, kind, values[head], chances[head], queries))
+        for head, (kind, tally) in product(range(model.n_heads), tallies.items()):
+            value, chance = tally.mean[head].item(), tally.uniform_mean[head].item()
+            named = (model.name, number, layer, head, str(Head(layer, head)), kind)
+            records.append((*named, value, chance, int(tally.queries.sum())))
     return pd.DataFrame.from_records(records, columns=list(_TYPES)).astype(_TYPES)
 
 
 def _write(frame: pd.DataFrame, path: Path) -> None:
-    # Arrow itself accepts only UTF-8 names.
-    path.write_bytes(frame.to_parquet(index=False, write_page_checksum=True))
+    content = frame.to_parquet(index=False, write_page_checksum=True)
+    path.write_bytes(content)  # Arrow itself accepts only UTF-8 names.
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -264,8 +244,8 @@ def _read(path: Path) -> pd.DataFrame:
 def _made_by(
     model: "Model", rows: list[Int[Tensor, "1 _"]], how: Method, thresholds: Thresholds
 ) -> dict[str, Any]:
-    """Everything that the scores depend on."""
-    lines = [" ".join(map(str, row[0].tolist())) for row in rows]
+    ids = [row[0].tolist() for row in rows]
+    lines = "\n".join(" ".join(map(str, row)) for row in ids)
     return Record.of_model(
         model,
         layers=True,
@@ -273,16 +253,11 @@ def _made_by(
         method=how,
         thresholds=asdict(thresholds),
         prompts={
-            "ids_sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
-            "tokens": [row.shape[1] for row in rows],
-            "n_bos": [_opening(row[0].tolist(), model.bos) for row in rows],
+            "ids_sha256": hashlib.sha256(lines.encode()).hexdigest(),
+            "tokens": list(map(len, ids)),
+            "n_bos": [len([*takewhile(lambda i: i == model.bos, row)]) for row in ids],
         },
     )
-
-
-def _opening(ids: list[int], bos: int | None) -> int:
-    """Number of BOS tokens that open a row."""
-    return next((number for number, i in enumerate(ids) if i != bos), len(ids))
 
 
 def _weights_hash(model: "Model") -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from interp.kinds.kind import KINDS, LABELS
 from interp.scan.columns import AT_DISTANCE, EFFECT
+from interp.scan.record import Record
 from interp.scan.table import WORDS, HeadScan
 from interp.text import prose
 
@@ -21,12 +22,12 @@ def report(scan: HeadScan, top: int) -> Iterator[Table | str]:
         Tables and lines for rich to print. Invisible characters in names, which could control a
         terminal, appear as their code points.
     """
-    for part in _parts(scan, top):
+    for part in _parts(scan, Record(**scan.made_by), top):
         yield prose(part) if isinstance(part, str) else part
 
 
-def _parts(scan: HeadScan, top: int) -> Iterator[Table | str]:
-    model = scan.made_by.get("model", "attention patterns")
+def _parts(scan: HeadScan, record: Record, top: int) -> Iterator[Table | str]:
+    model = record.model or "attention patterns"
     yield f"{model}: {len(scan.frame)} heads by their most specific label"
     yield _summary(scan)
     yield "also: heads with this label and a more specific one"
@@ -47,11 +48,16 @@ def _parts(scan: HeadScan, top: int) -> Iterator[Table | str]:
             "effect: direct effect on the logit of the right next token, through the induction"
             " targets; early heads have little, since they act through later layers"
         )
-    left_out = scan.made_by.get("left_out", {})
-    for reason in dict.fromkeys(left_out.values()):
-        columns = ", ".join(column for column, why in left_out.items() if why == reason)
+    for reason in dict.fromkeys(record.left_out.values()):
+        columns = ", ".join(column for column, why in record.left_out.items() if why == reason)
         yield f"left out: {columns}: {reason}"
-    yield from _notes(scan)
+    for reason, heads in Counter(scan.frame["not_measured"].tolist()).items():
+        if reason:
+            yield f"not measured in {heads} heads: {reason}"
+    if record.patterns:
+        yield from _of_patterns(record)
+    if record.probes:
+        yield from _of_probes(scan, record)
 
 
 def _summary(scan: HeadScan) -> Table:
@@ -73,7 +79,7 @@ def _strongest(scan: HeadScan, top: int) -> Table:
         kind, rows = kinds[label], scan.having(label).head(top)
         for number, row in enumerate(rows.to_dict("records")):
             table.add_row(
-                label if number == 0 else "",
+                "" if number else label,
                 row["name"],
                 _number(row, kind),
                 _interval(row, kind),
@@ -89,64 +95,53 @@ def _strongest(scan: HeadScan, top: int) -> Table:
 
 def _labels(scan: HeadScan) -> list[str]:
     """The labels that scores give, those of bidirectional models last."""
-    both_ways = (k.label for k in KINDS.values() if k.rule is None and k.name in scan.frame)
-    return [*WORDS, *both_ways]
+    return [*WORDS, *(k.label for k in KINDS.values() if k.rule is None and k.name in scan.frame)]
 
 
 def _highest(scan: HeadScan) -> Table:
     table = plain_table("kind", "head", ">score", ">chance")
     for kind, label in LABELS.items():
-        rows = scan.frame.sort_values(kind, ascending=False).head(1).to_dict("records")
-        for row in rows:
-            table.add_row(label, row["name"], _number(row, kind), _number(row, f"{kind}_chance"))
+        row = scan.frame.sort_values(kind, ascending=False).head(1).to_dict("records")[0]
+        table.add_row(label, row["name"], _number(row, kind), _number(row, f"{kind}_chance"))
     return table
 
 
-def _notes(scan: HeadScan) -> Iterator[str]:
-    for reason, heads in Counter(scan.frame["not_measured"].tolist()).items():
-        if reason:
-            yield f"not measured in {heads} heads: {reason}"
-    made_by = scan.made_by
-    if "patterns" in made_by:
-        yield from _source(made_by)
-    if "probes" not in made_by:
-        return
-    for probe in made_by["probes"]:
-        periods, size = probe["periods"], f"{_counted(probe['rows'], 'row')} of {probe['length']}"
-        if probe["parts"][0].startswith(AT_DISTANCE):
+def _of_probes(scan: HeadScan, record: Record) -> Iterator[str]:
+    for probe in record.probes:
+        periods, size = probe.periods, f"{_counted(probe.rows, 'row')} of {probe.length}"
+        if not periods:
+            yield f"run: {size} tokens of natural text"
+        elif probe.parts[0].startswith(AT_DISTANCE):
             yield f"run: {size} tokens, {periods[0]} random tokens and their copy"
-        elif "shuffled" in probe["parts"]:
+        elif "shuffled" in probe.parts:
             yield f"run: {size} of the same tokens, shuffled after the first copy: the null"
-        elif periods:
+        else:
             spread = f"periods of {min(periods)} to {max(periods)}"
             spread = f"a period of {periods[0]}" if len(set(periods)) == 1 else spread
             yield f"run: {size} random tokens that repeat with {spread}"
-        else:
-            yield f"run: {size} tokens of natural text"
-    if not made_by["tokenizer"]:
+    if not record.tokenizer:
         yield "the model has no tokenizer: natural text was not run"
     bos = "no BOS: each row starts with an ordinary token"
-    if made_by["bos"] is not None:
-        bos = f"BOS ({made_by['bos_text']}, id {made_by['bos']}) at the start of each row"
+    if record.bos is not None:
+        bos = f"BOS ({record.bos_text}, id {record.bos}) at the start of each row"
     if "sink_at" in scan.frame:
         places = Counter(place for place in scan.frame["sink_at"].tolist() if place)
         sinks = (f"{place} in {_counted(heads, 'head')}" for place, heads in places.items())
         yield f"sinks on {', '.join(sinks)}"
-    device = made_by["device"]
+    device, off = record.device, record.off_cpu
     if device != "cpu":
-        off = made_by.get("off_cpu")
         compared = "not compared with" if off is None else f"attention differs up to {off:.2g} from"
         device += f" ({compared} the CPU)"
-    yield f"with {bos}; seed {made_by['seed']}; {made_by['dtype']} on {device}"
+    yield f"with {bos}; seed {record.seed}; {record.dtype} on {device}"
     yield "sink is scored before the first repeat, the other kinds after it"
 
 
-def _source(made_by: dict[str, Any]) -> Iterator[str]:
-    size = f"{_counted(made_by['rows'], 'row')} of {_counted(made_by['length'], 'token')}"
-    yield f"from {made_by['patterns']['file']}: {size}, in {made_by['dtype']}"
-    special = ", ".join(map(str, made_by["special"])) or "only the first token of a row"
+def _of_patterns(record: Record) -> Iterator[str]:
+    size = f"{_counted(record.rows, 'row')} of {_counted(record.length, 'token')}"
+    yield f"from {record.patterns.get('file')}: {size}, in {record.dtype}"
+    special = ", ".join(map(str, record.special)) or "only the first token of a row"
     yield f"special tokens, excluded as queries and targets: {special}"
-    if made_by["learned_sinks"]:
+    if record.learned_sinks:
         yield "learned sinks: scores are shares of all attention, learned sinks included"
 
 
@@ -154,10 +149,8 @@ def plain_table(*columns: str) -> Table:
     """An empty table; a column whose name begins with > is aligned right."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
-        right = column.startswith(">")
-        table.add_column(
-            column.removeprefix(">"), justify="right" if right else "left", no_wrap=True
-        )
+        justify = "right" if column.startswith(">") else "left"
+        table.add_column(column.removeprefix(">"), justify=justify, no_wrap=True)
     return table
 
 

@@ -12,13 +12,7 @@ from interp.kinds import evidence, probes
 from interp.kinds.kind import KINDS, kinds_of
 from interp.kinds.labels import HeadLabel, judge_layer
 from interp.kinds.mass import Tally
-from interp.kinds.scores import (
-    STATISTICS,
-    VALUE_WEIGHTED,
-    LayerScores,
-    Thresholds,
-    as_thresholds,
-)
+from interp.kinds.scores import STATISTICS, VALUE_WEIGHTED, LayerScores, Thresholds, as_thresholds
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
 from interp.scan.measure import NULLS, by_definition, measure, method_for, readout_of
 from interp.scan.plan import LENGTH, far_probes, row_length, scan_probes
@@ -46,14 +40,12 @@ def scan_heads(
     """Find out what every head of `model` does.
 
     The model runs three probes (see `interp.kinds.probes`): random tokens that repeat, the same
-    rows with the tokens after the first copy shuffled, and natural text. Labels come from the
-    first probe, and their scores must exceed the null of the second. After the first repeat the
-    scan scores induction, duplicate-token and positional kinds; before it the sink, which is what
-    a head does when it has nothing to do. Scores on text, where a head mixes its functions, are
-    the columns `text_...`. A model without a tokenizer does not run text.
-
-    The scan reads a bidirectional model (BERT) from its patterns, with the kinds of
-    `interp.kinds.kind.kinds_of`; its rows also end with the token that closes its texts.
+    rows with the tokens after the first copy shuffled, and natural text if it has a tokenizer.
+    Labels come from the first probe, and their scores must exceed the null of the second. After
+    the first repeat the scan scores induction, duplicate-token and positional kinds; before it the
+    sink, which is what a head does when it has nothing to do. Scores on text, where a head mixes
+    its functions, are the columns `text_...`. The scan reads a bidirectional model (BERT) from
+    its patterns; its rows also end with the token that closes its texts.
 
     Args:
         model: `Model`, or anything that `interp.load_model` accepts.
@@ -64,7 +56,7 @@ def scan_heads(
             tokens apart.
         method: `stream` computes exact scores from queries and keys without patterns; `hooks`
             computes them from patterns, one layer at a time, as for every model that cannot be
-            streamed. `made_by` records which it was.
+            streamed.
         quick: Whether to leave out the null, the effect on logits and the copying score: half
             the time, and labels by thresholds alone.
         bos: Number of BOS tokens that open a row: 0, 1 or 2.
@@ -72,10 +64,6 @@ def scan_heads(
             in a column `as_...`, from the patterns of some of the same rows.
         thresholds: Thresholds of the labels; `Thresholds()` if left out.
         progress: Function called with (layers done, layers in all).
-
-    Raises:
-        InputError: If the model cannot be loaded or is an encoder-decoder, its context or
-            vocabulary is too small, or hooks cannot run it and are needed.
     """
     from interp.models import load_model
     from interp.patterns.definitions import check_names
@@ -84,10 +72,8 @@ def scan_heads(
     thresholds = as_thresholds(thresholds)
     model = load_model(model)
     if model.direction == "encoder-decoder":
-        raise InputError(
-            f"model must have one stack, got {model.name}, an encoder-decoder: give its encoder"
-            " alone (its get_encoder()), or read attention_patterns of a stack"
-        )
+        advice = "give its encoder alone (its get_encoder()), or read attention_patterns of a stack"
+        raise InputError(f"model must have one stack, got an encoder-decoder: {advice}")
     causal = model.direction == "causal"
     if definitions and not causal:
         raise InputError(f"definitions must be of causal heads, got {quoted(model.name)}")
@@ -102,17 +88,14 @@ def scan_heads(
         absent.setdefault(f"text_{VALUE_WEIGHTED}", "natural text was not run")
     defined = by_definition(model, repeated, definitions)
     scores = measure(model, plan, thresholds, method, on_text, readout, progress)
-    scored_on = {
-        name: "random" if kind.idle else "repeated" for name, kind in kinds_of(causal).items()
-    }
+    kinds = kinds_of(causal).items()
+    scored_on = {name: "random" if kind.idle else "repeated" for name, kind in kinds}
     scored_on |= dict.fromkeys(STATISTICS, on_text)
-
     verdicts, others = _judge(model, repeated, scores, thresholds, scored_on)
     added = {f"{DEFINED}{name}": values for name, values in defined.items()}
     added |= {"ov_copying": copying} if copying else {}
-    for name, values in added.items():
-        for other, value in zip(others, values, strict=True):
-            other[name] = value
+    for number, other in enumerate(others):
+        other |= {name: values[number] for name, values in added.items()}
     bos_id = model.bos if repeated.tokens[0, 0] == model.bos else None
     made_by = Record.of_model(
         model,
@@ -138,33 +121,28 @@ def _judge(
     thresholds: Thresholds,
     scored_on: dict[str, str],
 ) -> tuple[list[HeadLabel], list[dict[str, float]]]:
-    """The label of every head, and the columns beside it.
+    """The label of every head and its further columns.
 
-    Args:
-        model: Model that was run.
-        repeated: Probe of random tokens.
-        scores: Scores from `measure`.
-        thresholds: Thresholds of the labels.
-        scored_on: Part of the probes on which each kind is scored.
+    `scores` are from `measure`; `scored_on` has the part of the probes for each kind.
     """
     causal = model.direction == "causal"
-    effects = [
-        LayerScores.join(batches).tallies.get(EFFECT) for batches in scores["repeated"].values()
-    ]
-    sizes = [tally.mean.abs().max().item() for tally in effects if tally and tally.queries.any()]
+    joined = [LayerScores.join(batches).tallies for batches in scores["repeated"].values()]
+    effects = [tallies[EFFECT] for tallies in joined if EFFECT in tallies]
+    sizes = [effect.mean.abs().max().item() for effect in effects if effect.queries.any()]
     texts = None if causal else [model.texts_of(row) for row in repeated.tokens]
     verdicts, others = [], []
     for layer in sorted(scores["repeated"]):
-        by_part = {
-            part: LayerScores.join(by_layer[layer]).measured(thresholds.min_queries)
-            for part, by_layer in scores.items()
-        }
+        joined = {part: LayerScores.join(by_layer[layer]) for part, by_layer in scores.items()}
+        by_part = {p: one.measured(thresholds.min_queries).tallies for p, one in joined.items()}
         tallies = _picked(by_part, scored_on)
         nulls = _picked(by_part, {kind: NULLS.get(part, "") for kind, part in scored_on.items()})
-        effect = by_part["repeated"].tallies.get(EFFECT)
+        ends = None
+        if effect := by_part["repeated"].get(EFFECT):
+            ends = evidence.interval(effect)
+            ends = torch.where(ends.isnan(), effect.mean, ends)  # One row has no interval.
         verdicts += judge_layer(
             layer,
-            LayerScores(tallies, by_part["random"].sink_position),
+            LayerScores(tallies, joined["random"].sink_position),
             repeated.tokens,
             thresholds,
             special=model.special,
@@ -174,27 +152,26 @@ def _judge(
             alibi_slopes=model.alibi_slopes,
             seen=repeated.parts["repeated"].nonzero()[:, 1] + 1,
             nulls={kind: evidence.quantile(tally) for kind, tally in nulls.items()},
-            induction_effect=None if effect is None else _known_ends(effect),
+            induction_effect=ends,
             largest_effect=max(sizes, default=0.0),
         )
-        others += _others(by_part, tallies, nulls)
+        columns = _columns(by_part, tallies, nulls)
+        n_heads = joined["repeated"].sink_position.shape[1]
+        others += [{name: of[head] for name, of in columns.items()} for head in range(n_heads)]
     return verdicts, others
 
 
-def _picked(by_part: dict[str, LayerScores], parts: dict[str, str]) -> dict[str, Tally]:
+def _picked(by_part: dict[str, dict[str, Tally]], parts: dict[str, str]) -> dict[str, Tally]:
     """The tallies by name, each from its part, where there are any."""
-    return {
-        name: by_part[part].tallies[name]
-        for name, part in parts.items()
-        if part in by_part and name in by_part[part].tallies
-    }
+    found = {name: by_part.get(part, {}).get(name) for name, part in parts.items()}
+    return {name: tally for name, tally in found.items() if tally is not None}
 
 
-def _others(
-    by_part: dict[str, LayerScores], scored: dict[str, Tally], nulls: dict[str, Tally]
-) -> list[dict[str, float]]:
-    """The further columns of each head: evidence, scores on text and by distance."""
-    text = by_part["text"].tallies if "text" in by_part else {}
+def _columns(
+    by_part: dict[str, dict[str, Tally]], scored: dict[str, Tally], nulls: dict[str, Tally]
+) -> dict[str, list[float]]:
+    """The further columns of a layer's heads: evidence, scores on text and by distance."""
+    text = by_part.get("text", {})
     on_text = {f"text_{kind}": tally for kind, tally in text.items() if kind in KINDS}
     columns = {name: tally.mean.tolist() for name, tally in on_text.items()}
     columns |= {f"{name}_chance": tally.uniform_mean.tolist() for name, tally in on_text.items()}
@@ -206,20 +183,12 @@ def _others(
     for kind, tally in nulls.items():
         columns[f"{kind}_null"] = tally.mean.tolist()
         columns[f"{kind}_null_99"] = evidence.quantile(tally).tolist()
-    if EFFECT in by_part["repeated"].tallies:
-        tally = by_part["repeated"].tallies[EFFECT]
+    if tally := by_part["repeated"].get(EFFECT):
         columns |= {EFFECT: tally.mean.tolist()} | _ends(EFFECT, tally)
-    for part, scores in by_part.items():
-        if part.startswith(AT_DISTANCE) and "induction" in scores.tallies:
-            columns[part] = scores.tallies["induction"].mean.tolist()
-    n_heads = by_part["repeated"].sink_position.shape[1]
-    return [{name: values[head] for name, values in columns.items()} for head in range(n_heads)]
-
-
-def _known_ends(tally: Tally) -> torch.Tensor:
-    """The interval of a mean; for one row, which has none, the mean itself."""
-    ends = evidence.interval(tally)
-    return torch.where(ends.isnan(), tally.mean, ends)
+    for part, tallies in by_part.items():
+        if part.startswith(AT_DISTANCE) and "induction" in tallies:
+            columns[part] = tallies["induction"].mean.tolist()
+    return columns
 
 
 def _ends(name: str, tally: Tally) -> dict[str, list[float]]:

@@ -4,19 +4,21 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
+from pyarrow import csv
 
 from interp.errors import InputError, quoted, reading
-from interp.files import content_of, staged
+from interp.files import content_of, parsed, staged, write_json
 from interp.heads import Head
 from interp.kinds.kind import KINDS, kind_of, kinds_of
 from interp.kinds.labels import HeadLabel
 from interp.kinds.scores import STATISTICS
-from interp.scan.columns import AT_DISTANCE, EFFECT, SCORED, places, typed
-from interp.scan.formats import FORMATS, Format
+from interp.scan.columns import AT_DISTANCE, COLUMNS, SCORED, places, typed
 from interp.scan.record import Record
 from interp.text import prose
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 WORDS = [label for kind in kinds_of(causal=True).values() for label in kind.scored_labels]
 """Every label that a score of a causal model gives, the most specific first."""
+
+ENDINGS = (".csv", ".parquet", ".json")
+SCHEMA_VERSION = 1
+_TEXT = {column.name: pa.string() for column in COLUMNS if "text" in column.type}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +57,11 @@ class HeadScan:
     ) -> "HeadScan":
         """Make a table of `verdicts`, such as those of `classify_heads`.
 
-        Args:
-            verdicts: One for each head.
-            others: Further columns and their values, one dict for each head.
-            made_by: Record of how they were made.
+        `others` has the further columns of each head, `made_by` the record of how they were made.
         """
-        more = [{}] * len(verdicts) if others is None else others
-        rows = [{**_row(verdict), **other} for verdict, other in zip(verdicts, more, strict=True)]
+        rows = [_row(verdict) for verdict in verdicts]
+        for row, other in zip(rows, others or (), strict=others is not None):
+            row.update(other)
         return cls(typed(pd.DataFrame.from_records(rows)), made_by or {})
 
     def __repr__(self) -> str:
@@ -72,35 +76,17 @@ class HeadScan:
         """Copy of the table: one row per head."""
         return self.frame.copy()
 
-    def to_long(self) -> pd.DataFrame:
-        """One row per score: `model`, `prompt`, `layer`, `head`, `score`, `value`."""
-        scored_on = self.made_by.get("scored_on", {})
-        pieces = []
-        for column in self.frame.columns:
-            score = column.removeprefix("text_")
-            far = score.startswith(AT_DISTANCE)
-            if score in (*KINDS, *STATISTICS, EFFECT) or far:
-                other = "repeated" if far or score == EFFECT else "patterns"
-                prompt = scored_on.get(score, other) if score == column else "text"
-                piece = self.frame[["layer", "head"]].assign(value=self.frame[column])
-                pieces.append(piece.assign(prompt=prompt, score=score))
-        long = pd.concat(pieces, ignore_index=True).assign(model=self.made_by.get("model", ""))
-        columns = ["model", "prompt", "layer", "head", "score", "value"]
-        return long.reindex(columns=columns).dropna().reset_index(drop=True)
-
     def heads(self, label: str) -> list[Head]:
         """The heads with `label`, alone or among others, the strongest first."""
         return [Head.parse(name) for name in self.having(label)["name"].tolist()]
 
     def having(self, label: str) -> pd.DataFrame:
-        """The rows of the heads with `label`, the strongest first.
+        """The rows of the heads with `label`, `previous token` or `previous_token`.
 
-        Args:
-            label: Label such as `previous token`, or `previous_token`.
+        The strongest head comes first.
         """
-        known = {label for labels in self.frame["labels"] for label in labels}
         words = [*WORDS, *(kind.label for kind in KINDS.values() if kind.name in self.frame)]
-        words = list(dict.fromkeys([*words, *sorted(known)]))
+        words = dict.fromkeys([*words, *sorted(set(self.frame["labels"].explode()))])
         label = KINDS[label].label if label in KINDS else label
         if label not in words:
             raise InputError(f"label must be one of {', '.join(words)}, got {quoted(label)}")
@@ -116,24 +102,22 @@ class HeadScan:
         for label in self.summary():
             rows, kind = self.having(label).head(top), kind_of(label)
             score = kind.name if kind and label in kind.scored_labels else ""
-            values = {
-                c: rows.get(f"{score}{end}") for c, end in (("score", ""), ("chance", "_chance"))
-            }
+            values = {"score": rows.get(score), "chance": rows.get(f"{score}_chance")}
             pieces.append(rows[["name"]].assign(label=label, **values))
-        columns = ["label", "name", "score", "chance"]
-        return pd.concat(pieces, ignore_index=True).reindex(columns=columns)
+        return pd.concat(pieces, ignore_index=True)[["label", "name", "score", "chance"]]
 
     def by_distance(self) -> dict[int, str]:
         """Names of the columns with the induction score, by distance of the copies in tokens."""
         names = [name for name in self.frame.columns if name.startswith(AT_DISTANCE)]
-        return {int(name.removeprefix(AT_DISTANCE)): name for name in names}
+        distances = {name: name.removeprefix(AT_DISTANCE) for name in names}
+        return {int(n): name for name, n in distances.items() if n.isdecimal()}
 
     def summary(self) -> dict[str, int]:
         """Number of heads with each label as their first, the most specific label first."""
         counts = Counter(self.frame["label"].tolist())
         words = [label for kind in KINDS.values() for label in kind.scored_labels]
-        order = [label for label in words if label in counts]
-        return {label: counts[label] for label in [*order, *sorted(set(counts) - set(order))]}
+        order = dict.fromkeys([*words, *sorted(counts)])
+        return {label: counts[label] for label in order if label in counts}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a `.csv`, `.parquet` or `.json` file, whole or not at all.
@@ -141,69 +125,98 @@ class HeadScan:
         Parquet and JSON hold `made_by` too; CSV rounds to six decimals. A table that `load`
         would refuse is not written.
         """
-        path, form = _format(path)
-        frame = typed(self.frame)
+        path, frame = _path(path), typed(self.frame)
         made_by = Record.check(self.made_by, places(frame))
+        about = {"schema_version": SCHEMA_VERSION, "made_by": made_by}
         with staged(path.parent) as scratch:
-            form.write(frame, made_by, scratch / path.name)
+            file = scratch / path.name
+            match path.suffix.lower():
+                case ".csv":
+                    frame = frame.assign(labels=[";".join(labels) for labels in frame["labels"]])
+                    how = {"float_format": "%.6f", "encoding": "utf-8", "lineterminator": "\n"}
+                    frame.to_csv(file, index=False, **how)
+                case ".parquet":
+                    frame.attrs = about
+                    file.write_bytes(frame.to_parquet(index=False))  # Arrow wants UTF-8 names.
+                case _:
+                    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+                    write_json(file, {**about, "heads": rows})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "HeadScan":
-        """Read a table that `save` wrote.
-
-        Raises:
-            InputError: If a column or entry is absent, outside its range, or contradicts
-                another.
-        """
-        path, form = _format(path)
+        """Read a table that `save` wrote."""
+        path = _path(path)
         content = content_of(path)
         with reading(path, "a table of heads"):
-            frame, made_by = form.read(content)
+            frame, made_by = _read(content, path.suffix.lower())
             frame = typed(frame)
             return cls(frame, Record.check(made_by, places(frame)))
 
 
 def check_scan(scan: HeadScan, model: "Model | str") -> None:
-    """Refuse a scan of another model than `model`, or than the one of that name.
-
-    Raises:
-        InputError: If the names differ, or the model has other heads.
-    """
+    """Refuse a scan of another model than `model`, or than the one of that name."""
     name = model if isinstance(model, str) else model.name
     other, heads = scan.made_by.get("model", name), [*scan.frame["name"]]
     if not isinstance(model, str):
         from interp.models import attention_layers
 
         layers = attention_layers(model, None)
-        own = {str(Head(layer, head)) for layer in layers for head in range(model.n_heads)}
-        other = other if set(heads) == own else f"{other} with {len(heads)} other heads"
+        of_model = {str(Head(layer, head)) for layer in layers for head in range(model.n_heads)}
+        other = other if set(heads) == of_model else f"{other} with {len(heads)} other heads"
     if other != name:
         raise InputError(f"scan must be of the model, {name}, got one of {prose(other)}")
 
 
-def _format(path: Any) -> tuple[Path, Format]:
+def _path(path: Any) -> Path:
     path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"path must end in {', '.join(FORMATS)}, got {quoted(path.name)}")
-    return path, FORMATS[path.suffix.lower()]
+    if path.suffix.lower() not in ENDINGS:
+        raise InputError(f"path must end in {', '.join(ENDINGS)}, got {quoted(path.name)}")
+    return path
 
 
 def _row(verdict: HeadLabel) -> dict[str, Any]:
+    scores, chances = verdict.scores, verdict.chance
     row: dict[str, Any] = {
         "layer": verdict.head.layer,
         "head": verdict.head.head,
         "name": str(verdict.head),
         "label": verdict.label,
         "labels": list(verdict.labels),
+        **{kind: scores.get(kind) for kind in SCORED},
+        **{f"{kind}_chance": chances.get(kind) for kind in SCORED},
     }
-    row |= {kind: verdict.scores.get(kind) for kind in SCORED}
-    row |= {f"{kind}_chance": verdict.chance.get(kind) for kind in SCORED}
-    for kind in verdict.scores:
-        if kind not in SCORED:
-            row |= {kind: verdict.scores[kind], f"{kind}_chance": verdict.chance[kind]}
-    row |= {name: getattr(verdict, name) for name in STATISTICS}
-    row |= {"sink_position": verdict.sink_position, "window": verdict.window}
-    row |= {} if verdict.sink_at is None else {"sink_at": verdict.sink_at}
-    row["margin"] = verdict.margin
+    for kind in (kind for kind in scores if kind not in row):
+        row |= {kind: scores[kind], f"{kind}_chance": chances[kind]}
+    for name in (*STATISTICS, "sink_position", "window", "sink_at", "margin"):
+        if name != "sink_at" or verdict.sink_at is not None:
+            row[name] = getattr(verdict, name)
     row["not_measured"] = "; ".join(f"{kind}: {why}" for kind, why in verdict.not_measured.items())
     return row
+
+
+def _read(content: bytes, ending: str) -> tuple[pd.DataFrame, Any]:
+    match ending:
+        case ".csv":
+            if not content.endswith(b"\n"):
+                raise InputError("the last line must end in a line break: the file may be cut")
+            # Arrow refuses a short line, where pandas would fill it up.
+            table = csv.read_csv(
+                BytesIO(content),
+                parse_options=csv.ParseOptions(newlines_in_values=True),
+                convert_options=csv.ConvertOptions(column_types=_TEXT),
+            )
+            return table.to_pandas(), {}
+        case ".parquet":
+            frame = pd.read_parquet(BytesIO(content))
+            about, frame.attrs = dict(frame.attrs), {}
+            if not about:
+                return frame, {}
+        case _:
+            about = parsed(content)
+            if any(head.keys() != about["heads"][0].keys() for head in about["heads"]):
+                raise InputError("heads must have the same columns each")
+            frame = pd.DataFrame.from_records(about["heads"])
+    version = about.get("schema_version")
+    if version != SCHEMA_VERSION or type(version) is not int:
+        raise InputError(f"schema_version must be {SCHEMA_VERSION}, got {quoted(version)}")
+    return frame, about["made_by"]

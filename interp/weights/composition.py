@@ -55,15 +55,10 @@ KINDS: tuple[Kind, ...] = ("Q", "K", "V")
 
 
 class Edge(NamedTuple):
-    """One pair of heads: how strongly `later` reads what `earlier` writes.
+    """One pair of heads: how strongly `later` reads what `earlier` writes, through `kind`.
 
-    Attributes:
-        earlier: Head that writes.
-        later: Head that reads.
-        kind: Path by which it reads: `Q`, `K` or `V`.
-        score: Composition score, in [0, 1].
-        z: Distance of the squared score from the null's mean, in standard deviations.
-        rank: Rank of `earlier` among all heads before `later`; 1 is the strongest.
+    `score` is in [0, 1]; `z` is the distance of the squared score from the null's mean in
+    standard deviations; `rank` is that of `earlier` among all heads before `later`, from 1.
     """
 
     earlier: Head
@@ -85,8 +80,7 @@ class Composition:
         Q: Scores through queries, in [0, 1].
         K: Scores through keys, in [0, 1].
         V: Scores through values, in [0, 1].
-        z: For each kind, distance of the squared score from the null's mean, in standard
-            deviations.
+        z: By kind, distance of the squared score from the null's mean, in standard deviations.
         floor: Score by chance: 1 / sqrt(n).
         distance: Tokens from query back to key; no effect without rotary positions.
     """
@@ -110,9 +104,9 @@ class Composition:
         return {"Q": self.Q, "K": self.K, "V": self.V}[kind]
 
     def rank(self, kind: str) -> Int[Tensor, "layer head layer head"]:
-        """Rank of each earlier head among all that a later head could read; 1 is the strongest.
+        """Rank of each earlier head for each later head, from 1; 0 where there is no score.
 
-        0 where there is no score. Ties go to the earlier head.
+        Ties go to the earlier head.
         """
         scores = self.scores(kind)
         flat = rearrange(scores, "l1 h1 l2 h2 -> (l1 h1) (l2 h2)")
@@ -146,26 +140,19 @@ class Composition:
             there = there & only
         places = there.nonzero()
         best = scores[there].argsort(dim=0, descending=True, stable=True)[:count]
-        return [
-            Edge(
-                Head(l1, h1),
-                Head(l2, h2),
-                kind,
-                scores[l1, h1, l2, h2].item(),
-                self.z[kind][l1, h1, l2, h2].item(),
-                int(ranks[l1, h1, l2, h2]),
-            )
-            for l1, h1, l2, h2 in places[best].tolist()
-        ]
+        edges = []
+        for l1, h1, l2, h2 in places[best].tolist():
+            numbers = (of[l1, h1, l2, h2].item() for of in (scores, self.z[kind], ranks))
+            edges.append(Edge(Head(l1, h1), Head(l2, h2), kind, *numbers))
+        return edges
 
     def to_frame(self) -> pd.DataFrame:
         """One row per pair: `earlier`, `later` (L5H1), and for each kind `Q`, `Q_z`, `Q_rank`."""
         there = self.Q.isfinite() | self.K.isfinite() | self.V.isfinite()
         places = there.nonzero().tolist()
-        columns: dict[str, list[Any]] = {
-            "earlier": [str(Head(l1, h1)) for l1, h1, _, _ in places],
-            "later": [str(Head(l2, h2)) for _, _, l2, h2 in places],
-        }
+        columns: dict[str, list[Any]] = {}
+        columns["earlier"] = [str(Head(l1, h1)) for l1, h1, _, _ in places]
+        columns["later"] = [str(Head(l2, h2)) for _, _, l2, h2 in places]
         for kind in KINDS:
             columns[kind] = self.scores(kind)[there].tolist()
             columns[f"{kind}_z"] = self.z[kind][there].tolist()
@@ -173,21 +160,27 @@ class Composition:
         return pd.DataFrame(columns)
 
 
-class _Written(NamedTuple):
-    """A layer's W_OV, up to a rotation of its input: `core` has the same A^T A."""
+class _Factor(NamedTuple):
+    """A layer's A = W_OV, or its B = I J^T, up to a rotation of the side away from the stream.
 
-    core: Float[Tensor, "head e d_model"]
+    Attributes:
+        core: Matrix with the same A^T A; of B the reader I, one for the heads that share it.
+        triangle: Triangle of J; None for A.
+        size: Squared norm of the product.
+        spread: Of M = A^T A (or B B^T), tr M^2 / (tr M)^2, less 1 / n.
+    """
+
+    core: Float[Tensor, "shared e d"]
+    triangle: Float[Tensor, "head f e"] | None
     size: Float[Tensor, " head"]
     spread: Float[Tensor, " head"]
 
-
-class _Read(NamedTuple):
-    """A layer's B = I J^T, up to a rotation of the side that does not read the stream."""
-
-    reader: Float[Tensor, "shared d_model e"]
-    triangle: Float[Tensor, "head f e"]
-    size: Float[Tensor, " head"]
-    spread: Float[Tensor, " head"]
+    @classmethod
+    def of(cls, core: Tensor, triangle: Tensor | None, product: Tensor, n: int) -> "_Factor":
+        """The factor whose product, with the stream as last dimension, is `product`."""
+        gram, size = product @ product.mT, product.square().sum((-1, -2))
+        trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return cls(core, triangle, size, gram.square().sum((-1, -2)) / trace.square() - 1 / n)
 
 
 @checked
@@ -206,77 +199,49 @@ def compose(
         raise InputError(f"weights must be of at least two layers, got {len(weights)}")
     centred = any(heads.centred for heads in weights.values())
     n = next(iter(weights.values())).W_O.shape[-1] - centred
-    written = {i: _write(heads, n, centred) for i, heads in weights.items()}
+    written = {i: _written(heads, n, centred) for i, heads in weights.items()}
     most = max(heads.n_heads for heads in weights.values())
     squares = {kind: torch.full((n_layers, most) * 2, torch.nan) for kind in KINDS}
-    z = {kind: torch.full((n_layers, most) * 2, torch.nan) for kind in KINDS}
+    z = {kind: scores.clone() for kind, scores in squares.items()}
     for layer, heads in weights.items():
         for kind, read in _reads(heads, n, distance):
             for earlier in (i for i in weights if i < layer):
                 found = _squared_scores(written[earlier], read)
-                off = (found - 1 / n) / _deviation(written[earlier], read, n)
+                spreads = written[earlier].spread[:, None] * read.spread
+                variance = 2 / ((n - 1) * (n + 2)) * spreads.clamp(min=0)
                 place = (earlier, slice(len(found)), layer, slice(found.shape[1]))
-                squares[kind][place], z[kind][place] = found.cpu(), off.cpu()
+                squares[kind][place] = found.cpu()
+                z[kind][place] = ((found - 1 / n) / variance.sqrt()).cpu()
     scores = {kind: square.sqrt() for kind, square in squares.items()}
     return Composition(**scores, z=z, floor=n**-0.5, distance=distance)
 
 
-def null(
-    A: Float[Tensor, "rows n"], B: Float[Tensor, "n columns"]
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Mean and variance of |A R B|^2 over evenly drawn orthogonal R: see this module.
-
-    Example:
-        >>> null(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0], [0.0]]))
-        (tensor(2.), tensor(2.))
-    """
-    n = A.shape[1]
-    a, b = A.square().sum(), B.square().sum()
-    spread = _spread(A[None])[0] - 1 / n, _spread(B.mT[None])[0] - 1 / n
-    return a * b / n, 2 / ((n - 1) * (n + 2)) * (a * a * spread[0]) * (b * b * spread[1])
-
-
-def _spread(A: Float[Tensor, "head e n"]) -> Float[Tensor, " head"]:
-    """Of M = A^T A, tr M^2 / (tr M)^2: 1 / rank if A is flat, 1 if it has rank 1."""
-    gram = A @ A.mT
-    return gram.square().sum((-1, -2)) / gram.diagonal(dim1=-2, dim2=-1).sum(-1).square()
-
-
-def _deviation(written: _Written, read: _Read, n: int) -> Float[Tensor, "head1 head2"]:
-    """Standard deviation of the squared score under the null."""
-    both = (written.spread[:, None] - 1 / n) * (read.spread - 1 / n)
-    return (2 / ((n - 1) * (n + 2)) * both.clamp(min=0)).sqrt()
-
-
-def _write(heads: HeadWeights, n: int, centred: bool) -> _Written:
+def _written(heads: HeadWeights, n: int, centred: bool) -> _Factor:
     W_O = heads.W_O - heads.W_O.mean(-1, keepdim=True) if centred else heads.W_O
     triangle = torch.linalg.qr(heads.W_V, mode="r").R
     grouped = rearrange(W_O, "(kv g) e d -> kv g e d", g=heads.group)
     core = einsum(triangle, grouped, "kv f e, kv g e d -> kv g f d")
     core = rearrange(core, "kv g f d -> (kv g) f d")
-    return _Written(core, core.square().sum((-1, -2)), _spread(core))
+    return _Factor.of(core, None, core, n)
 
 
-def _reads(heads: HeadWeights, n: int, distance: int) -> Iterator[tuple[Kind, _Read]]:
+def _reads(heads: HeadWeights, n: int, distance: int) -> Iterator[tuple[Kind, _Factor]]:
     """The three ways in which a layer's heads read."""
     W_Q, W_K = heads.turn(heads.W_Q, distance), heads.turn(heads.W_K, 0)
-    factors: dict[Kind, tuple[Tensor, Tensor]] = {
-        "Q": (W_Q, W_K),
-        "K": (W_K, W_Q),
-        "V": (heads.W_V, heads.W_O.mT),
-    }
-    for kind, (reader, other) in factors.items():
+    for kind, reader, other in (
+        ("Q", W_Q, W_K),
+        ("K", W_K, W_Q),
+        ("V", heads.W_V, heads.W_O.mT),
+    ):
         triangle = torch.linalg.qr(other, mode="r").R
-        times = heads.n_heads // len(other)
-        triangle = rearrange(triangle[:, None].expand(-1, times, -1, -1), "s g f e -> (s g) f e")
-        own = reader.repeat_interleave(heads.n_heads // len(reader), 0)
-        whole = triangle @ own.mT
-        yield kind, _Read(reader, triangle, whole.square().sum((-1, -2)), _spread(whole))
+        triangle = triangle.repeat_interleave(heads.n_heads // len(other), 0)
+        by_head = reader.repeat_interleave(heads.n_heads // len(reader), 0)
+        yield kind, _Factor.of(reader, triangle, triangle @ by_head.mT, n)
 
 
-def _squared_scores(written: _Written, read: _Read) -> Float[Tensor, "head1 head2"]:
-    middle = einsum(written.core, read.reader, "h i d, s d e -> s h i e")
-    triangle = rearrange(read.triangle, "(s g) f e -> s g f e", s=len(read.reader))
+def _squared_scores(written: _Factor, read: _Factor) -> Float[Tensor, "head1 head2"]:
+    middle = einsum(written.core, read.core, "h i d, s d e -> s h i e")
+    triangle = rearrange(read.triangle, "(s g) f e -> s g f e", s=len(read.core))
     core = einsum(middle, triangle, "s h i e, s g f e -> s h i g f")
     squares = reduce(core.square(), "s h i g f -> h (s g)", "sum")
     return squares / (written.size[:, None] * read.size)

@@ -34,12 +34,7 @@ from interp.weights.norms import Norm
 
 
 class Readout:
-    """Final norm and unembedding as a linear map, with the norm's scale held fixed.
-
-    Raises:
-        InputError: If a norm follows the heads' output, there is no final norm, or weights are
-            packed or not in memory.
-    """
+    """Final norm and unembedding as a linear map, with the norm's scale held fixed."""
 
     def __init__(self, model: Model) -> None:
         bridge = model.bridge
@@ -61,20 +56,15 @@ class Readout:
         self.close = 1e-3 if model.dtype_name == "float32" else 5e-2
 
     def check(self) -> None:
-        """Test on a few tokens that heads reach the logits as this module assumes.
-
-        Raises:
-            InputError: If the parts do not sum to the logits, or a head's output is not the
-                sum of its weighted values.
-        """
+        """Raise unless heads reach the logits as this module assumes, on a few tokens."""
         tokens = self.model.vocabulary[:8][None]
         logit_parts(self.model, tokens, tokens.roll(-1, dims=1), readout=self)
 
         keys = torch.arange(tokens.shape[1]).expand(1, tokens.shape[1], -1).to(self.model.device)
-        found: dict[int, Tensor] = {}
-        stream(self.model, tokens, lambda i, a: found.__setitem__(i, a.brought(keys)))
-        seen = run_with(self.model, tokens, [f"blocks.{i}.attn.hook_z" for i in found])
-        for z, out in zip(seen.values(), found.values(), strict=True):
+        outputs: dict[int, Tensor] = {}
+        stream(self.model, tokens, lambda i, a: outputs.__setitem__(i, a.brought(keys)))
+        seen = run_with(self.model, tokens, [f"blocks.{i}.attn.hook_z" for i in outputs])
+        for z, out in zip(seen.values(), outputs.values(), strict=True):
             out = rearrange(out, "b h q d -> b q (h d)")
             if not (z.float().flatten(2) - out).abs().max() <= self.close * z.abs().max():
                 raise InputError("a head's output is not the sum of its weighted values")
@@ -144,15 +134,13 @@ def through(
 class StripeEffects:
     """Every head's direct effect through its induction targets alone, on the right next token.
 
-    The tokens are repeated rows: the right next token follows the earlier copy too. Call `look`
-    for each layer of a forward pass inside `Readout.watching`.
+    Of repeated rows. Call `look` for each layer of a forward pass inside `Readout.watching`.
     """
 
     def __init__(self, readout: Readout, tokens: Int[Tensor, "batch pos"]) -> None:
         self.readout = readout
         self.towards = readout.towards(tokens.roll(-1, dims=1))
-        self.has_next = torch.ones_like(tokens, dtype=torch.bool)
-        self.has_next[:, -1] = False
+        self.has_next = torch.arange(tokens.shape[1], device=tokens.device) < tokens.shape[1] - 1
         self._found: dict[int, tuple[Tensor, Tensor]] = {}
 
     def look(
@@ -184,12 +172,6 @@ def logit_parts(
 ) -> dict[str, Float[Tensor, "..."]]:
     """Every part's direct effect on the logit of `answers`, minus the mean over the vocabulary.
 
-    Args:
-        model: Model whose residual stream is a plain sum.
-        tokens: Tokens to run, without padding.
-        answers: Token whose logit is meant, for each position.
-        readout: Readout of the model, if there is one already.
-
     Returns:
         `heads [layer, batch, head, pos]`, `attention_bias` and `mlp [layer, batch, pos]`,
         `embedding` and `constant [batch, pos]`, in logits. Their sum is the logit.
@@ -215,16 +197,13 @@ def logit_parts(
         z = rearrange(z, "b q (h d) -> b h q d", h=model.n_heads)
         return (z * readout.head_directions(layer, towards)).sum(-1) / scale[:, None]
 
-    heads = torch.stack([of_heads(layer) for layer in layers])
     biases = [getattr(block.attn, "b_O", None) for block in model.bridge.blocks]
-    attention_bias = torch.stack(
-        [torch.zeros_like(scale) if b is None else effect(b.detach()) for b in biases]
-    )
+    biases = [torch.zeros_like(scale) if b is None else effect(b.detach()) for b in biases]
     constant = readout.W_U[answers] @ readout.norm.bias
     b_U = getattr(model.plain.get_output_embeddings(), "bias", None)
     found = {
-        "heads": heads,
-        "attention_bias": attention_bias,
+        "heads": torch.stack([of_heads(layer) for layer in layers]),
+        "attention_bias": torch.stack(biases),
         "mlp": torch.stack([effect(seen[f"blocks.{layer}.hook_mlp_out"]) for layer in layers]),
         "embedding": effect(seen["blocks.0.hook_resid_pre"]),
         "constant": constant if b_U is None else constant + b_U[answers] - b_U.mean(),
@@ -232,7 +211,7 @@ def logit_parts(
     total = found["heads"].sum((0, 2)) + found["attention_bias"].sum(0) + found["mlp"].sum(0)
     total = total + found["embedding"] + found["constant"]
     logits = logits - logits.mean(-1, keepdim=True)
-    own = logits.gather(-1, answers[..., None].to(logits.device))[..., 0]
-    if not (total - own).abs().max() <= readout.close * logits.abs().max():
+    expected = logits.gather(-1, answers[..., None].to(logits.device))[..., 0]
+    if not (total - expected).abs().max() <= readout.close * logits.abs().max():
         raise InputError("the parts of the residual stream do not sum to the logits")
     return found

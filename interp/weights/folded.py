@@ -77,8 +77,7 @@ def head_weights(
     Raises:
         InputError: If scores are not products of queries and keys that are linear in the stream:
             norms of queries and keys (Qwen3, Gemma 3), latent attention (DeepSeek), ALiBi (Bloom,
-            MPT). If weights are packed, not in memory or not finite, or do not give the model's
-            scores.
+            MPT). If weights do not give the model's scores.
     """
     model = load_model(model)
     wanted = list(dict.fromkeys(attention_layers(model, layers)))
@@ -90,24 +89,15 @@ def head_weights(
     rotaries = _rotaries(model)
     found: dict[int, HeadWeights] = {}
     for layer, x in zip(wanted, streams_in.values(), strict=True):
-        folded = _weights(model, layer)
-        _refuse_not_finite(folded, model, layer)
+        weights = _weights(model, layer)
         sigma = norm_before(model, layer).scale_of(x)
-        folded = _found_out(folded, seen[layer], x, sigma, rotaries)
-        off = seen[layer].off(folded, x, sigma)
+        off, positions = _best_fit(weights, seen[layer], x, sigma, rotaries)
         if not off <= (1e-4 if model.dtype_name == "float32" else 5e-2):
             raise InputError(
                 f"weights must give the scores of {model.name}, but those of layer {layer}"
                 f" come out {off:.1%} off: this attention is not known"
             )
-        found[layer] = (
-            folded
-            if fold
-            else replace(
-                _weights(model, layer, fold=False),
-                **{name: getattr(folded, name) for name in ("scale", "rotary", "softcap")},
-            )
-        )
+        found[layer] = replace(weights if fold else _weights(model, layer, False), **positions)
     return found
 
 
@@ -158,7 +148,7 @@ def embedding(
 
     Raises:
         InputError: If the stream does not start with the embedding times a factor (OPT-350m maps
-            it to another width), or the first MLP does not read the residual stream alone.
+            it to another width).
     """
     model = load_model(model)
     inner = model.inner if model.plain is None else model.plain
@@ -169,14 +159,12 @@ def embedding(
     pair = run_with(model, model.vocabulary[:2, None], ["blocks.0.hook_resid_pre"])
     apart = torch.sub(*pair["blocks.0.hook_resid_pre"][:, 0].float())
     stored = torch.sub(*table[model.vocabulary[:2].to(table.device)].float())
+    rule = "the residual stream must start with the embedding"
     if len(stored) != len(apart):
-        raise InputError(
-            f"the residual stream must start with the embedding, got {len(stored)} dimensions"
-            f" in a stream of {len(apart)}"
-        )
+        raise InputError(f"{rule}, got {len(stored)} dimensions in a stream of {len(apart)}")
     times = (apart @ stored) / (stored @ stored)
     if not torch.allclose(apart, times * stored, rtol=1e-2, atol=1e-2 * float(apart.abs().max())):
-        raise InputError("the residual stream must start with the embedding, got another")
+        raise InputError(f"{rule}, got another")
     x = table[ids.to(table.device)] * times.to(table.dtype)
     if through_mlp:
         x = x + _first_mlp(model, x)
@@ -189,15 +177,10 @@ def embedding(
 def _first_mlp(model: Model, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
     """What the first MLP adds to a stream that holds only `x`."""
     block = model.bridge.blocks[0]
-    if "mlp" not in block._modules:
-        raise InputError("through_mlp must be left out: the first layer has no MLP")
     before = _module(block, "ln2") or _module(block, "ln1") or torch.nn.Identity()
     after = _module(block, "ln2_post") or torch.nn.Identity()
     with torch.no_grad(), evaluating(block.mlp):
-        try:
-            out = block.mlp.original_component(before(x)[None])
-        except TypeError:  # Bloom and MPT give it the stream to add to.
-            raise InputError("through_mlp must be left out: the first MLP takes more") from None
+        out = block.mlp.original_component(before(x)[None])
         return after(out[0] if isinstance(out, tuple) else out)[0]
 
 
@@ -215,12 +198,8 @@ def _attention(model: Model, layer: int) -> Any:
 
 
 def at_hand(name: str, weight: Tensor) -> Tensor:
-    """A weight without its gradient.
-
-    Raises:
-        InputError: If it is not in memory (device `meta`, as for offloaded layers), or packed.
-    """
-    if weight.is_meta:
+    """A weight without its gradient, if it is in memory and not packed."""
+    if weight.is_meta:  # As that of an offloaded layer.
         raise InputError(f"weights must be in memory, got {name} elsewhere")
     if not weight.is_floating_point():
         kind = str(weight.dtype).removeprefix("torch.")
@@ -256,33 +235,16 @@ def _refuse_other_scores(model: Model, layer: int) -> None:
         raise InputError(f"{refused}latent attention has no separate keys for each head")
     if is_alibi(config):
         raise InputError(f"{refused}ALiBi adds a bias by distance to them")
-    attention = _attention(model, layer)
-    norms = [n for n, _ in attention.original_component.named_children() if "norm" in n]
-    if norms:
-        raise InputError(
-            f"{refused}{' and '.join(norms)} of layer {layer} normalize each query and key:"
-            " there is no bilinear form"
-        )
-
-
-def _refuse_not_finite(weights: HeadWeights, model: Model, layer: int) -> None:
-    for name, W in vars(weights).items():
-        if isinstance(W, Tensor) and not W.isfinite().all():
-            raise InputError(
-                f"weights must be finite numbers, but not all are in {name} of layer {layer} of"
-                f" {model.name} or in the norm beside it"
-            )
+    attention = _attention(model, layer).original_component
+    if norms := " and ".join(name for name, _ in attention.named_children() if "norm" in name):
+        raise InputError(f"{refused}{norms} of layer {layer} normalize each query and key")
 
 
 @dataclass
 class _Seen:
-    """A layer's own attention on a few tokens.
+    """A layer's own scores on a few tokens; where `scale` is None, the logarithm of its pattern.
 
-    Attributes:
-        scores: Scores before the softmax, or the logarithm of the pattern.
-        counted: Scores that are known.
-        scale: Factor of the scores; None if only the pattern is known.
-        softcap: Soft cap of the scores.
+    `counted` marks the scores that are known.
     """
 
     scores: Float[Tensor, "batch head query key"]
@@ -329,33 +291,40 @@ def _seen(
     return found
 
 
-def _found_out(
+def _best_fit(
     weights: HeadWeights,
     seen: _Seen,
     x: Float[Tensor, "batch pos d_model"],
     sigma: Float[Tensor, "batch pos"],
     rotaries: list[Rotary | None],
-) -> HeadWeights:
-    """The weights with the scale and the rotary positions that fit best."""
-    d_head = weights.W_Q.shape[-1]
-    known = seen.scale or 1.0
+) -> tuple[float, dict[str, Any]]:
+    """The scale and rotary positions with the smallest error of the scores, after the error."""
+    d_head, known = weights.W_Q.shape[-1], seen.scale or 1.0
     tried = [
-        replace(weights, scale=scale, softcap=seen.softcap, rotary=rotary)
+        {"scale": scale, "softcap": seen.softcap, "rotary": rotary}
         for rotary in rotaries
         if rotary is None or 2 * len(rotary.angles) <= d_head
         for scale in (known, known * d_head**-0.5)  # OPT scales its queries before.
     ]
-    return min(tried, key=lambda one: seen.off(one, x, sigma))
+    errors = [(seen.off(replace(weights, **positions), x, sigma), positions) for positions in tried]
+    return min(errors, key=lambda error: error[0])
 
 
-def _weights(model: Model, layer: int, *, fold: bool = True) -> HeadWeights:
+def _weights(model: Model, layer: int, fold: bool = True) -> HeadWeights:
     """A layer's weights, without scale and rotary positions."""
     attention = _attention(model, layer)
     W_V, b_V, W_O = values(model, layer, fold=fold)
     W_Q, b_Q = _read(model, attention, "Q", layer, fold)
     W_K, b_K = _read(model, attention, "K", layer, fold)
     centred = fold and norm_before(model, layer).centred
-    return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, scale=1.0, centred=centred)
+    weights = HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, scale=1.0, centred=centred)
+    for name, W in vars(weights).items():
+        if isinstance(W, Tensor) and not W.isfinite().all():
+            raise InputError(
+                f"weights must be finite numbers, but not all are in {name} of layer {layer} of"
+                f" {model.name} or in the norm beside it"
+            )
+    return weights
 
 
 def _rotaries(model: Model) -> list[Rotary | None]:

@@ -85,13 +85,9 @@ class HeadWeights:
     number `h // (heads / kv_heads)`; nothing is copied.
 
     Attributes:
-        W_Q: Query weights.
-        W_K: Key weights.
-        W_V: Value weights.
+        W_Q: Query weights; so W_K and W_V for keys and values.
         W_O: Output weights; a norm after the heads (Gemma 2) is folded in except its scale.
-        b_Q: Query biases; these three include the bias of the norm before the heads.
-        b_K: Key biases.
-        b_V: Value biases.
+        b_Q: Query biases; as b_K and b_V, with the bias of the norm before the heads.
         scale: Factor on the product of query and key, such as d_head ** -0.5.
         rotary: Rotation of queries and keys; None without rotary positions.
         softcap: c where the scores become `c tanh(score / c)` (Gemma 2).
@@ -113,7 +109,7 @@ class HeadWeights:
 
     @property
     def n_heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return len(self.W_Q)
 
     @property
@@ -184,10 +180,10 @@ def qk_match(
 
         match(t, t') = (e(t) W_Q2 + b_Q2) R_distance . (e(t') W_OV1 W_K2)
 
-    The share counts the t for which t' = t is best: the sign of K-composition in an induction
-    head (top-1 of the `K_comp_circuit` in Callum McDougall's ARENA course). Chance is 1 / tokens:
-    compare shares only for the same number of tokens. Terms that are the same for all t' are left
-    out, and so is the later norm's scale, which depends on the rest of the stream.
+    The share, in [0, 1], counts the t for which t' = t is best: the sign of K-composition in an
+    induction head (top-1 of the `K_comp_circuit` in Callum McDougall's ARENA course). Chance is
+    1 / tokens: compare shares only for the same number of tokens. Terms that are the same for all
+    t' are left out, and so is the later norm's scale, which depends on the rest of the stream.
 
     Args:
         embedding: One row per token, such as that of `interp.weights.folded.embedding`.
@@ -197,9 +193,6 @@ def qk_match(
         reading: Number of the later head.
         distance: Tokens from query back to key; no effect without rotary positions.
         chunk: Queries at a time.
-
-    Returns:
-        Share in [0, 1]. A tie counts as a miss unless t comes first.
     """
     W_Q, W_K = reader.QK(reading, distance=distance)
     W_V, W_O = writer.OV(writing)
@@ -219,9 +212,9 @@ def ov_copy(
 ) -> float:
     """Share of tokens whose logit a head raises above all others when it attends to them.
 
-    The share counts the tokens t for which t has the largest of the logits
+    The share, in [0, 1], counts the tokens t for which t has the largest of the logits
     `(e(t) W_V + b_V) W_O W_U` (top-1, as in the ARENA course of Callum McDougall). Biases outside
-    the head are left out.
+    the head are left out. Chance is one over the vocabulary's size.
 
     Args:
         embedding: One row per token, such as that of `interp.weights.folded.embedding`.
@@ -231,9 +224,6 @@ def ov_copy(
             an `interp.weights.direct.Readout`.
         ids: Token id of each row of `embedding`.
         chunk: Tokens at a time; they take `4 * chunk * vocab` bytes.
-
-    Returns:
-        Share in [0, 1]; chance is one over the vocabulary's size.
     """
     W_V, W_O = heads.OV(head)
     values = embedding @ W_V + heads.b_V[head // heads.group]
@@ -243,13 +233,8 @@ def ov_copy(
 def _share_of_own(
     left: Float[Tensor, "row e"], right: Float[Tensor, "e column"], own: Tensor, chunk: int
 ) -> float:
-    """Share of rows whose largest product is with their own column."""
-    own = own.to(left.device)
-    hits = sum(
-        ((rows @ right).argmax(-1) == mine).sum().item()
-        for rows, mine in zip(left.split(chunk), own.split(chunk), strict=True)
-    )
-    return hits / len(left)
+    best = torch.cat([(rows @ right).argmax(-1) for rows in left.split(chunk)])
+    return (best == own.to(best.device)).sum().item() / len(left)
 
 
 def copying_scores(
@@ -259,22 +244,19 @@ def copying_scores(
 ) -> Float[Tensor, " head"]:
     """OV copying score: sum of the eigenvalues of `W_E W_V W_O W_U` over the sum of their sizes.
 
-    1 if attending to a token raises that token's own logit along every eigenvector, -1 if it
-    lowers it, about 0 for a random matrix (Elhage et al. 2021, "Summarizing OV/QK matrices").
-    It is weak evidence: heads that push the answer down may score high too, since at work they
-    attend to more than a bare embedding.
+    In [-1, 1]: 1 if attending to a token raises that token's own logit along every eigenvector,
+    -1 if it lowers it, about 0 for a random matrix (Elhage et al. 2021, "Summarizing OV/QK
+    matrices"). It is weak evidence: heads that push the answer down may score high too, since at
+    work they attend to more than a bare embedding.
 
     The `[vocab, vocab]` matrix is never made: its nonzero eigenvalues are those of the
     `[d_head, d_head]` matrix `W_O (W_U W_E) W_V`, the same factors in cyclic order.
 
     Args:
-        W_V: Value weights with the gain of the norm before them; one for every query head.
+        W_V: Value weights with the gain of the norm before them, for each query head.
         W_O: Output weights.
         W_UE: `W_U W_E` with the gain of the final norm; subtract the mean of W_U over the
             vocabulary to ignore what is added to all logits alike.
-
-    Returns:
-        Scores in [-1, 1].
 
     Example:
         >>> W = torch.eye(2)[None]

@@ -43,12 +43,7 @@ class Norm:
     def scale(
         self, x: Float[Tensor, "batch pos d_model"], y: Float[Tensor, "batch pos d_model"]
     ) -> Float[Tensor, "batch pos"]:
-        """The scale by which the norm divided each position of `x` to give `y`.
-
-        Raises:
-            InputError: If the module is another kind of norm, a number is not finite, or a
-                position is 0.
-        """
+        """The scale by which the norm divided each position of `x` to give `y`."""
         kind = type(self.module).__name__
         if not (x.isfinite().all() and y.isfinite().all()):
             raise InputError(f"activations are not finite where the norm, a {kind}, is")

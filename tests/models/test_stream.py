@@ -229,8 +229,6 @@ def test_a_long_prompt_shows_how_induction_depends_on_the_distance():
     scan = interp.scan_heads(model, rows=2, length=257)
     assert list(scan.by_distance()) == [32, 64, 128]
     assert scan.frame["induction_at_128"].notna().all()
-    assert set(scan.to_long()["score"]) >= {"induction_at_32", "induction_at_128"}
-    assert interp.scan_heads(model, rows=1).by_distance() == {}
 
 
 def test_distances_beyond_a_layers_window_are_missing_not_zero():

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 
 import pandas as pd
 import pytest
@@ -194,6 +193,21 @@ def test_a_damaged_part_is_refused(model, tmp_path, change):
     assert set(files(tmp_path)) == FILES
 
 
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("interp.scan.prompts.PromptScores.save", "3 of 3"), ("interp.scan.prompts._remove", "all")],
+)
+def test_an_interrupt_after_the_last_prompt_names_what_is_kept(
+    model, tmp_path, monkeypatch, place, message
+):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, interrupt)
+    with pytest.raises(KeyboardInterrupt, match=message):
+        interp.score_prompts(model, PROMPTS, tmp_path)
+
+
 def test_a_run_that_stops_before_any_prompt_is_done_leaves_nothing(model, tmp_path):
     with pytest.raises(KeyboardInterrupt, match="0 of 3 prompts"):
         interp.score_prompts(model, PROMPTS, tmp_path / "a" / "b", progress=stop_after(0))
@@ -218,28 +232,20 @@ def test_a_json_file_has_texts_or_ids(tmp_path):
     assert read(tmp_path, "a.jsonl", lines)[0] == ["one\ntwo", [1, 2]]
 
 
-NO_PROMPTS = {
-    "no object": b'{"text": "a"}\n["b"]',
-    "both": b'{"text": "a", "tokens": [1]}',
-    "numbers that are no ids": b'{"tokens": [1.5, true]}',
-    "no JSON": b"{",
-    "a name twice": b'{"text": "a", "text": "b"}',
-    "no UTF-8": b"\xff\xfe\x00",
-    "nothing": b"\n \n",
-}
-
-
-@pytest.mark.parametrize("fault", NO_PROMPTS)
-def test_a_file_without_prompts_is_refused(tmp_path, fault):
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"text": "a"}\n["b"]',
+        b'{"text": "a", "tokens": [1]}',
+        b'{"tokens": [1.5, true]}',
+        b"{",
+        b"\xff\xfe\x00",
+        b"\n \n",
+    ],
+)
+def test_a_file_without_prompts_is_refused(tmp_path, content):
     with pytest.raises(interp.InputError, match=r"(?s)must.*a\.jsonl"):
-        read(tmp_path, "a.jsonl", NO_PROMPTS[fault])
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in folders")
-def test_a_pipe_is_never_read_for_prompts(tmp_path):
-    os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(interp.InputError, match="got a folder or a device"):
-        prompts_in(tmp_path / "pipe.txt")
+        read(tmp_path, "a.jsonl", content)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +254,6 @@ def test_a_pipe_is_never_read_for_prompts(tmp_path):
         ("a.csv", r"must be a .txt or .jsonl file, got 'a.csv'"),
         ("missing.txt", "missing.txt"),
         ([], "must be at least one, got none"),
-        (None, "prompts must be"),
         (["w3 w4", ""], "prompt 1: prompt must have at least one token"),
         ([[1, 200]], "prompt 0: token ids must be from 0 to 199"),
         ([[3] * 65], "prompt 0: prompt must fit the model's context of 64"),

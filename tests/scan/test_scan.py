@@ -229,14 +229,6 @@ def test_progress_ends_at_the_total(model):
     assert seen[-1][0] == seen[-1][1] == len(seen)
 
 
-def test_the_long_form_has_one_row_per_measured_score(scan):
-    long = scan.to_long()
-    assert list(long.columns) == ["model", "prompt", "layer", "head", "score", "value"]
-    row = long.query("prompt == 'text' and score == 'induction' and layer == 1 and head == 2")
-    assert row["value"].tolist() == [scan.frame.loc[6, "text_induction"]]
-    assert set(long["prompt"]) == {"random", "repeated", "text"}
-
-
 def test_a_context_too_short_for_a_probe_is_refused():
     short = tiny("gpt2", n_positions=8)
     with pytest.raises(interp.InputError, match="length must be at least 12 tokens, got 8"):

@@ -5,7 +5,7 @@ import torch
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.weights.composition import KINDS, compose, null
+from interp.weights.composition import KINDS, compose
 from interp.weights.folded import composition_scores
 from interp.weights.heads import HeadWeights, Rotary
 
@@ -33,6 +33,13 @@ def whole(heads: HeadWeights, head: int, kind: str, distance: int = 0) -> torch.
     left, right = heads.QK(head, distance=distance)
     W_V, W_O = heads.OV(head)
     return {"Q": left @ right.T, "K": right @ left.T, "V": W_V @ W_O}[kind]
+
+
+def null(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance of |A R B|^2 over evenly drawn orthogonal R, from whole matrices."""
+    n, M, N = A.shape[1], A.T @ A, B @ B.T
+    traces = [(W @ W).trace() - W.trace().square() / n for W in (M, N)]
+    return M.trace() * N.trace() / n, 2 / ((n - 1) * (n + 2)) * traces[0] * traces[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

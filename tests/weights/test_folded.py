@@ -409,13 +409,6 @@ def test_the_effective_embedding_adds_the_first_mlp(family):
     assert plain.min() < 0.99
 
 
-def test_an_mlp_that_takes_more_than_the_stream_is_refused():
-    config = transformers.MptConfig(d_model=32, n_heads=4, n_layers=2, vocab_size=200)
-    model = interp.load_model(transformers.AutoModelForCausalLM.from_config(config).eval())
-    with pytest.raises(InputError, match="through_mlp must be left out"):
-        embedding(model, model.vocabulary[:3], through_mlp=True)
-
-
 def test_a_sample_of_tokens_is_seeded_and_holds_no_token_twice():
     model = interp.load_model(tiny("llama"))
     ids = token_sample(model, 50, seed=1)
