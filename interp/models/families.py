@@ -262,11 +262,7 @@ def output_projections(plain: nn.Module | None) -> dict[int, nn.Module]:
 
 
 def rotary_tables(model: nn.Module) -> Iterator[tuple[Tensor, float]]:
-    """Every table of rotary positions that a model holds.
-
-    Yields:
-        `[pair]` angles in radians for one step, and the gain of queries and keys (YaRN), else 1.
-    """
+    """Every table of rotary positions: `[pair]` radians per step, and YaRN's gain of q and k."""
     for path, table in model.named_buffers():
         owner, name = model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
         if name.endswith("inv_freq") and "original" not in name:

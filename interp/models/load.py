@@ -22,11 +22,8 @@ from interp.models.switches import quiet
 from interp.models.weight_files import check_folder, check_gguf
 from interp.models.wrapped import twin, unwrapped
 
-DEFAULT = "SmolLM2-135M"
-"""Name of the model that needs no hub: see `interp.models.fetch`."""
-
-FULL_NAME = "SmolLM2-135M-Instruct (Q4_1)"
-"""Full name of the default model: tuned for chat, quantized to four bits."""
+DEFAULT, FULL_NAME = "SmolLM2-135M", "SmolLM2-135M-Instruct (Q4_1)"
+"""Short and full name of the model that needs no hub: see `interp.models.fetch`."""
 
 CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -221,13 +218,9 @@ def _check_loaded(what: str, model: Any, info: dict[str, Any]) -> None:
 
 _REASONS = {
     "trust_remote_code": "it needs code of its own, and such code is never run",
-    "couldn't connect|offline mode|LocalEntryNotFound": (
-        "it is not on this machine and the hub cannot be reached"
-    ),
+    "couldn't connect|offline mode|LocalEntryNotFound": "the hub cannot be reached",
     "not a valid model identifier|404": "there is no such model on the hub, or it needs a login",
-    "no file named model.safetensors|does not appear to have a file named": (
-        "it has no safetensors weights, and pickled weights are never loaded"
-    ),
+    "no file named|have a file named": "it has no safetensors weights; pickles are never loaded",
 }
 """What to report where a message of transformers matches."""
 

@@ -26,15 +26,10 @@ def assembled(
     words: Sequence[str],
     name: str,
 ) -> Model:
-    """A model with hand-set weights.
+    """A model of transformers' type `family` with hand-set weights, by their names.
 
-    Args:
-        family: Model type, as transformers names it.
-        settings: Settings of its configuration.
-        weights: Weights by name. All others are those of a new model, except that MLPs are zero.
-        bos: Id of BOS.
-        words: Text of each id: BOS is `<s>`, and `<unk>` any word outside the vocabulary.
-        name: Name of the model.
+    All others are those of a new model, except that MLPs are zero. `words` has the text of each
+    id: BOS is `<s>`, and `<unk>` any word outside the vocabulary.
     """
     ends = {"bos_token_id": bos, "eos_token_id": None, "pad_token_id": None}
     config = transformers.AutoConfig.for_model(family, **settings, **ends)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("interp")
 
-_BLANK = "\u2581"
-"""How SentencePiece writes a blank."""
+_BLANK = "\u2581"  # How SentencePiece writes a blank.
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +71,7 @@ class Model:
         kinds += "" if self.direction == "causal" else f", {self.direction}"
         return f"Model({self.name}: {size}, attention {kinds}, {self.dtype_name}, {self.device})"
 
-    @property
+    @cached_property
     def bridge(self) -> "TransformerBridge":
         """TransformerLens' view of the model, with its hooks; built when it is first needed."""
         if self.direction != "causal":
@@ -81,10 +80,6 @@ class Model:
                 f"model must be causal, got {self.name}, which {way}: for such models use"
                 " attention_patterns, or scan_heads on an encoder"
             )
-        return self._bridge
-
-    @cached_property
-    def _bridge(self) -> "TransformerBridge":
         if self.given is not None:
             return self.given
         from interp.models.bridge import build

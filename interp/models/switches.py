@@ -39,10 +39,8 @@ def cheap_forward(model: Any) -> dict[str, Any]:
 
 @contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, without dropout; restore the mode of each part afterwards.
-
-    The model that a bridge wraps is not among its modules, but its mode follows the bridge's.
-    """
+    """Evaluation mode, without dropout; restore the mode of each part afterwards."""
+    # The model that a bridge wraps is not among its modules, but its mode follows the bridge's.
     wrapped = getattr(module, "original_model", module)
     modes = {part: part.training for part in (*module.modules(), *wrapped.modules())}
     try:

@@ -26,10 +26,8 @@ _COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 _COUNTS += ("num_decoder_layers", "encoder_layers", "decoder_layers", "num_labels")
 
 
-def check_folder(folder: Path) -> int:
-    """How many numbers the weights in a model's folder have.
-
-    Weights that are packed, several in a number, count as if each took a quarter of a byte.
+def check_folder(folder: Path) -> None:
+    """Check the files of a model's folder.
 
     Raises:
         InputError: If the folder holds an adapter, pickled weights or no regular files; if weights
@@ -61,15 +59,12 @@ def check_folder(folder: Path) -> int:
             " weights are never loaded, convert them to safetensors first"
         )
     is_packed = "quantization_config" in config
-    tensors = [tensor for path in weights for tensor in _tensors(path, is_packed)]
-    if (most := max(_counts(config), default=0)) > len(tensors):
+    tensors = sum(_n_tensors(path, is_packed) for path in weights)
+    if (most := max(_counts(config), default=0)) > tensors:
         raise InputError(
             f"{folder / 'config.json'} must not ask for more layers than there are tensors,"
-            f" got {most} for {len(tensors)}"
+            f" got {most} for {tensors}"
         )
-    if is_packed:
-        return sum(4 * (stop - start) for start, stop in (t["data_offsets"] for t in tensors))
-    return sum(math.prod(tensor["shape"]) for tensor in tensors)
 
 
 def _counts(config: Any) -> Iterator[int]:
@@ -85,8 +80,8 @@ def _settings(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
 
 
-def _tensors(path: Path, is_packed: bool) -> list[dict[str, Any]]:
-    """The header's entry of each tensor in a safetensors file."""
+def _n_tensors(path: Path, is_packed: bool) -> int:
+    """Number of tensors in a safetensors file."""
     with (
         reading(path, "a whole safetensors file"),
         safe_open(path, "pt"),  # It compares the header with the file.
@@ -101,7 +96,7 @@ def _tensors(path: Path, is_packed: bool) -> list[dict[str, Any]]:
                 f"{path} must have weights that are floating point, got {entry['dtype']} in"
                 f" {quoted(name)}, and config.json does not say how they were quantized"
             )
-    return list(header.values())
+    return len(header)
 
 
 def check_gguf(path: Path) -> int:
