@@ -306,6 +306,11 @@ def test_the_width_is_the_least_that_holds_the_vocabulary(vocabulary, width):
     assert model.plain.config.n_embd == width
 
 
+def test_a_rotary_circuit_of_the_longest_rows_needs_a_wider_stream():
+    model = interp.build_circuit("rotary", 64, 4096)
+    assert (model.n_ctx, model.plain.config.hidden_size) == (4096, 512)
+
+
 REFUSED = {
     "positions must": {"positions": "round"},
     "vocabulary must": {"vocabulary": 50257},
