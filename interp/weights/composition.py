@@ -37,7 +37,7 @@ norm of A B is that of S (W_O I) T^T, d_head x d_head. No d_model x d_model matr
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import pandas as pd
 import torch
@@ -104,10 +104,7 @@ class Composition:
         return {"Q": self.Q, "K": self.K, "V": self.V}[kind]
 
     def rank(self, kind: str) -> Int[Tensor, "layer head layer head"]:
-        """Rank of each earlier head for each later head, from 1; 0 where there is no score.
-
-        Ties go to the earlier head.
-        """
+        """Rank of each earlier head for each later head, from 1; 0 where there is no score."""
         scores = self.scores(kind)
         flat = rearrange(scores, "l1 h1 l2 h2 -> (l1 h1) (l2 h2)")
         order = flat.nan_to_num(nan=-1.0).argsort(dim=0, descending=True, stable=True)
@@ -122,13 +119,7 @@ class Composition:
         *,
         later: Head | tuple[int, int] | str | None = None,
     ) -> list[Edge]:
-        """The pairs with the highest scores, the highest first.
-
-        Args:
-            kind: Kind of score: `Q`, `K` or `V`.
-            count: Largest number of pairs.
-            later: Head that reads; every head if left out.
-        """
+        """The `count` pairs with the highest scores of a kind; with `later`, those it reads."""
         scores, ranks = self.scores(kind), self.rank(kind)
         there = scores.isfinite()
         if later is not None:
@@ -137,7 +128,7 @@ class Composition:
                 raise InputError(f"later must be a head of the model, got {later}")
             only = torch.zeros_like(there)
             only[:, :, layer, head] = True
-            there = there & only
+            there &= only
         places = there.nonzero()
         best = scores[there].argsort(dim=0, descending=True, stable=True)[:count]
         edges = []
@@ -150,28 +141,24 @@ class Composition:
         """One row per pair: `earlier`, `later` (L5H1), and for each kind `Q`, `Q_z`, `Q_rank`."""
         there = self.Q.isfinite() | self.K.isfinite() | self.V.isfinite()
         places = there.nonzero().tolist()
-        columns: dict[str, list[Any]] = {}
-        columns["earlier"] = [str(Head(l1, h1)) for l1, h1, _, _ in places]
-        columns["later"] = [str(Head(l2, h2)) for _, _, l2, h2 in places]
+        pairs = [(str(Head(l1, h1)), str(Head(l2, h2))) for l1, h1, l2, h2 in places]
+        frame = pd.DataFrame(pairs, columns=["earlier", "later"])
         for kind in KINDS:
-            columns[kind] = self.scores(kind)[there].tolist()
-            columns[f"{kind}_z"] = self.z[kind][there].tolist()
-            columns[f"{kind}_rank"] = self.rank(kind)[there].tolist()
-        return pd.DataFrame(columns)
+            frame[kind] = self.scores(kind)[there].tolist()
+            frame[f"{kind}_z"] = self.z[kind][there].tolist()
+            frame[f"{kind}_rank"] = self.rank(kind)[there].tolist()
+        return frame
 
 
 class _Factor(NamedTuple):
     """A layer's A = W_OV, or its B = I J^T, up to a rotation of the side away from the stream.
 
-    Attributes:
-        core: Matrix with the same A^T A; of B the reader I, one for the heads that share it.
-        triangle: Triangle of J; None for A.
-        size: Squared norm of the product.
-        spread: Of M = A^T A (or B B^T), tr M^2 / (tr M)^2, less 1 / n.
+    `core` has the same A^T A, or is I for each group of heads, with the triangle of J; `size` is
+    the squared norm, and `spread` of M = A^T A or B B^T is tr M^2 / (tr M)^2 - 1 / n.
     """
 
     core: Float[Tensor, "shared e d"]
-    triangle: Float[Tensor, "head f e"] | None
+    triangle: Float[Tensor, "shared group f e"] | None
     size: Float[Tensor, " head"]
     spread: Float[Tensor, " head"]
 
@@ -206,7 +193,10 @@ def compose(
     for layer, heads in weights.items():
         for kind, read in _reads(heads, n, distance):
             for earlier in (i for i in weights if i < layer):
-                found = _squared_scores(written[earlier], read)
+                middle = einsum(written[earlier].core, read.core, "h i d, s d e -> s h i e")
+                product = einsum(middle, read.triangle, "s h i e, s g f e -> s h i g f")
+                found = reduce(product.square(), "s h i g f -> h (s g)", "sum")
+                found = found / (written[earlier].size[:, None] * read.size)
                 spreads = written[earlier].spread[:, None] * read.spread
                 variance = 2 / ((n - 1) * (n + 2)) * spreads.clamp(min=0)
                 place = (earlier, slice(len(found)), layer, slice(found.shape[1]))
@@ -228,20 +218,11 @@ def _written(heads: HeadWeights, n: int, centred: bool) -> _Factor:
 def _reads(heads: HeadWeights, n: int, distance: int) -> Iterator[tuple[Kind, _Factor]]:
     """The three ways in which a layer's heads read."""
     W_Q, W_K = heads.turn(heads.W_Q, distance), heads.turn(heads.W_K, 0)
-    for kind, reader, other in (
-        ("Q", W_Q, W_K),
-        ("K", W_K, W_Q),
-        ("V", heads.W_V, heads.W_O.mT),
-    ):
+    paths = ("Q", W_Q, W_K), ("K", W_K, W_Q), ("V", heads.W_V, heads.W_O.mT)
+    for kind, reader, other in paths:
         triangle = torch.linalg.qr(other, mode="r").R
         triangle = triangle.repeat_interleave(heads.n_heads // len(other), 0)
         by_head = reader.repeat_interleave(heads.n_heads // len(reader), 0)
-        yield kind, _Factor.of(reader, triangle, triangle @ by_head.mT, n)
-
-
-def _squared_scores(written: _Factor, read: _Factor) -> Float[Tensor, "head1 head2"]:
-    middle = einsum(written.core, read.core, "h i d, s d e -> s h i e")
-    triangle = rearrange(read.triangle, "(s g) f e -> s g f e", s=len(read.core))
-    core = einsum(middle, triangle, "s h i e, s g f e -> s h i g f")
-    squares = reduce(core.square(), "s h i g f -> h (s g)", "sum")
-    return squares / (written.size[:, None] * read.size)
+        whole = triangle @ by_head.mT
+        triangle = rearrange(triangle, "(s g) f e -> s g f e", s=len(reader))
+        yield kind, _Factor.of(reader, triangle, whole, n)

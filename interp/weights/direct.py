@@ -132,7 +132,7 @@ def through(
 
 
 class StripeEffects:
-    """Every head's direct effect through its induction targets alone, on the right next token.
+    """Every head's direct effect on the right next token through its induction targets alone.
 
     Of repeated rows. Call `look` for each layer of a forward pass inside `Readout.watching`.
     """
@@ -152,8 +152,8 @@ class StripeEffects:
     ) -> None:
         """Add one layer: its attention, the keys where it should look, the queries that count."""
         directions = self.readout.head_directions(layer, self.towards)
-        there = (keys != NONE).any(-1) & counted & self.has_next
-        self._found[layer] = through(attention, keys, directions), there
+        counted = (keys != NONE).any(-1) & counted & self.has_next
+        self._found[layer] = through(attention, keys, directions), counted
 
     def tallies(self, scale: Float[Tensor, "batch pos"]) -> dict[int, Tally]:
         """The effects in logits, by layer; `scale` is the final norm's scale in that pass."""
@@ -192,17 +192,18 @@ def logit_parts(
     def effect(part: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "batch pos"]:
         return (part.float() * towards).sum(-1) / scale
 
-    def of_heads(layer: int) -> Float[Tensor, "batch head pos"]:
+    heads = []
+    for layer in layers:
         z = seen[f"blocks.{layer}.attn.hook_z"].float().flatten(2)
         z = rearrange(z, "b q (h d) -> b h q d", h=model.n_heads)
-        return (z * readout.head_directions(layer, towards)).sum(-1) / scale[:, None]
-
+        directions = readout.head_directions(layer, towards)
+        heads.append((z * directions).sum(-1) / scale[:, None])
     biases = [getattr(block.attn, "b_O", None) for block in model.bridge.blocks]
     biases = [torch.zeros_like(scale) if b is None else effect(b.detach()) for b in biases]
     constant = readout.W_U[answers] @ readout.norm.bias
     b_U = getattr(model.plain.get_output_embeddings(), "bias", None)
     found = {
-        "heads": torch.stack([of_heads(layer) for layer in layers]),
+        "heads": torch.stack(heads),
         "attention_bias": torch.stack(biases),
         "mlp": torch.stack([effect(seen[f"blocks.{layer}.hook_mlp_out"]) for layer in layers]),
         "embedding": effect(seen["blocks.0.hook_resid_pre"]),

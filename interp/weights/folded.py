@@ -8,7 +8,8 @@ that fails.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import product
+from typing import Any, get_args
 
 import torch
 from einops import einsum, rearrange
@@ -22,7 +23,7 @@ from interp.models.families import is_alibi, rotary_tables, text_config
 from interp.models.hooks import run_with
 from interp.models.stream import stream, streams
 from interp.weights.composition import Composition, compose
-from interp.weights.heads import Distance, HeadWeights, Rotary
+from interp.weights.heads import Distance, HeadWeights, Pairing, Rotary
 from interp.weights.norms import Norm
 
 TRIED_ON = 12
@@ -50,13 +51,12 @@ def values(
     Float[Tensor, "head d_value d_model"],
 ]:
     """W_V, b_V and W_O of a layer; with `fold` as in `interp.weights.heads.HeadWeights`."""
-    attention = _attention(model, layer)
-    W_V, b_V = _read(model, attention, "V", layer, fold)
     W_O = written(model, layer)
     after = _module(model.bridge.blocks[layer], "ln1_post")
     if fold and after is not None:
-        W_O = Norm(after, torch.ones_like(attention.W_O[0, 0])).fold_written(W_O)
-    return W_V, b_V, W_O
+        like = torch.ones_like(model.bridge.blocks[layer].attn.W_O[0, 0])
+        W_O = Norm(after, like).fold_written(W_O)
+    return *_read(model, "V", layer, fold), W_O
 
 
 def head_weights(
@@ -75,9 +75,8 @@ def head_weights(
         length of the prompt (longrope, dynamic), they are those of a short one.
 
     Raises:
-        InputError: If scores are not products of queries and keys that are linear in the stream:
-            norms of queries and keys (Qwen3, Gemma 3), latent attention (DeepSeek), ALiBi (Bloom,
-            MPT). If weights do not give the model's scores.
+        InputError: If weights do not give the model's scores, or no weights can: with norms of
+            queries and keys (Qwen3, Gemma 3), latent attention (DeepSeek), ALiBi (Bloom, MPT).
     """
     model = load_model(model)
     wanted = list(dict.fromkeys(attention_layers(model, layers)))
@@ -89,14 +88,20 @@ def head_weights(
     rotaries = _rotaries(model)
     found: dict[int, HeadWeights] = {}
     for layer, x in zip(wanted, streams_in.values(), strict=True):
-        weights = _weights(model, layer)
+        weights, score = _weights(model, layer), seen[layer]
+        d_head, scale = weights.W_Q.shape[-1], score.scale or 1.0
         sigma = norm_before(model, layer).scale_of(x)
-        off, positions = _best_fit(weights, seen[layer], x, sigma, rotaries)
+        tried = [
+            {"scale": factor, "softcap": score.softcap, "rotary": rotary}
+            for rotary in rotaries
+            if rotary is None or 2 * len(rotary.angles) <= d_head
+            for factor in (scale, scale * d_head**-0.5)  # OPT scales its queries before.
+        ]
+        errors = [(score.off(replace(weights, **one), x, sigma), one) for one in tried]
+        off, positions = min(errors, key=lambda error: error[0])
         if not off <= (1e-4 if model.dtype_name == "float32" else 5e-2):
-            raise InputError(
-                f"weights must give the scores of {model.name}, but those of layer {layer}"
-                f" come out {off:.1%} off: this attention is not known"
-            )
+            wrong = f"those of layer {layer} are {off:.1%} off: this attention is not known"
+            raise InputError(f"weights must give the scores of {model.name}, but {wrong}")
         found[layer] = replace(weights if fold else _weights(model, layer, False), **positions)
     return found
 
@@ -105,18 +110,16 @@ def head_weights(
 def composition_scores(model: Any, *, distance: Distance = 0, fold: bool = True) -> Composition:
     """How strongly each head reads what each earlier head writes: see `interp.weights.composition`.
 
-    Folding matters. In SmolLM2-135M-Instruct as stored, L16H0 is first of all earlier heads for
-    the keys of the induction heads L17H3, L18H7, L17H4 and L18H6 (.219, .208, .206, .202, the
-    median of the others .045). With the norms folded in it is first for those of layer 17
-    (.168, .158) and second, after L17H8, for those of layer 18 (.165 and .161; L17H8 .180 and
-    .175): gains weight the dimensions differently from the stored matrices. The distance changes
-    none of these scores by more than .002, up to 50 tokens.
+    Folding matters: gains weight the dimensions differently from the stored matrices. In
+    SmolLM2-135M-Instruct as stored, L16H0 is first of all earlier heads for the keys of the
+    induction heads L17H3, L18H7, L17H4 and L18H6 (.219, .208, .206, .202). Folded, it is first for
+    those of layer 17 (.168, .158) and second, after L17H8, for those of layer 18 (.165, .161). The
+    distance changes none of these by more than .002, up to 50 tokens.
 
     Args:
         model: `Model`, or anything that `load_model` accepts.
         distance: Tokens from query back to key, where positions are rotary.
-        fold: Whether to fold norms in, as the heads read; without it the numbers are those of
-            TransformerLens and of papers that use the stored weights.
+        fold: Whether to fold norms in; without it the numbers are those of TransformerLens.
     """
     model = load_model(model)
     weights = head_weights(model, fold=fold)
@@ -135,16 +138,10 @@ def embedding(
 ) -> Float[Tensor, "token d_model"]:
     """Tokens as a head reads them if nothing else is in the stream: divided by their norm's scale.
 
-    Args:
-        model: `Model`, or anything that `load_model` accepts.
-        ids: Token ids.
-        through_mlp: Whether to add what the first MLP writes for the embedding: the effective
-            embedding, which in models with MLPs is closer to what later heads read (Wang et al.
-            2022, arXiv 2211.00593, section on copy scores). Positions and attention are left out.
-
-    Returns:
-        Rows `e / sigma(e)` in float32, with the sigma of the first layer's norm, as `HeadWeights`
-        read them; without learned positions.
+    Rows `e / sigma(e)` in float32, with the sigma of the first layer's norm, as `HeadWeights` reads
+    them; without learned positions. With `through_mlp` e is the effective embedding: it includes
+    what the first MLP writes for the embedding, and in models with MLPs is closer to what later
+    heads read (Wang et al. 2022, arXiv 2211.00593, section on copy scores).
 
     Raises:
         InputError: If the stream does not start with the embedding times a factor (OPT-350m maps
@@ -167,21 +164,16 @@ def embedding(
         raise InputError(f"{rule}, got another")
     x = table[ids.to(table.device)] * times.to(table.dtype)
     if through_mlp:
-        x = x + _first_mlp(model, x)
+        block = model.bridge.blocks[0]
+        before = _module(block, "ln2") or _module(block, "ln1") or torch.nn.Identity()
+        after = _module(block, "ln2_post") or torch.nn.Identity()
+        with torch.no_grad(), evaluating(block.mlp):
+            out = block.mlp.original_component(before(x)[None])
+            x = x + after(out[0] if isinstance(out, tuple) else out)[0]
     x, found = x.float(), torch.zeros_like(x, dtype=torch.float)
     some = x.any(-1)  # Rows of padding are 0 and stay 0.
     found[some] = x[some] / norm_before(model, 0).scale_of(x[None, some])[0, :, None]
     return found
-
-
-def _first_mlp(model: Model, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
-    """What the first MLP adds to a stream that holds only `x`."""
-    block = model.bridge.blocks[0]
-    before = _module(block, "ln2") or _module(block, "ln1") or torch.nn.Identity()
-    after = _module(block, "ln2_post") or torch.nn.Identity()
-    with torch.no_grad(), evaluating(block.mlp):
-        out = block.mlp.original_component(before(x)[None])
-        return after(out[0] if isinstance(out, tuple) else out)[0]
 
 
 def _module(block: Any, name: str) -> Any:
@@ -214,10 +206,9 @@ def _weight(attention: Any, name: str, layer: int) -> Tensor:
         raise InputError(f"layer {layer} must have {name} by head: {told(error)}") from None
 
 
-def _read(
-    model: Model, attention: Any, which: str, layer: int, fold: bool
-) -> tuple[Tensor, Tensor]:
+def _read(model: Model, which: str, layer: int, fold: bool) -> tuple[Tensor, Tensor]:
     """Weight and bias of queries, keys or values, by head; a missing bias is 0."""
+    attention = _attention(model, layer)
     W = _weight(attention, f"W_{which}", layer)
     b = getattr(attention, f"b_{which}", None)
     b = W.new_zeros(W.shape[0], W.shape[2]) if b is None else b.detach().float()
@@ -267,9 +258,7 @@ class _Seen:
         return most / largest if largest else most  # A head without weights scores 0 everywhere.
 
 
-def _seen(
-    model: Model, tokens: Int[Tensor, "batch pos"], layers: Sequence[int]
-) -> dict[int, _Seen]:
+def _seen(model: Model, tokens: Tensor, layers: Sequence[int]) -> dict[int, _Seen]:
     """Each layer's own attention on `tokens`: its scores, or if they are unknown its patterns."""
     found: dict[int, _Seen] = {}
 
@@ -291,47 +280,24 @@ def _seen(
     return found
 
 
-def _best_fit(
-    weights: HeadWeights,
-    seen: _Seen,
-    x: Float[Tensor, "batch pos d_model"],
-    sigma: Float[Tensor, "batch pos"],
-    rotaries: list[Rotary | None],
-) -> tuple[float, dict[str, Any]]:
-    """The scale and rotary positions with the smallest error of the scores, after the error."""
-    d_head, known = weights.W_Q.shape[-1], seen.scale or 1.0
-    tried = [
-        {"scale": scale, "softcap": seen.softcap, "rotary": rotary}
-        for rotary in rotaries
-        if rotary is None or 2 * len(rotary.angles) <= d_head
-        for scale in (known, known * d_head**-0.5)  # OPT scales its queries before.
-    ]
-    errors = [(seen.off(replace(weights, **positions), x, sigma), positions) for positions in tried]
-    return min(errors, key=lambda error: error[0])
-
-
 def _weights(model: Model, layer: int, fold: bool = True) -> HeadWeights:
     """A layer's weights, without scale and rotary positions."""
-    attention = _attention(model, layer)
     W_V, b_V, W_O = values(model, layer, fold=fold)
-    W_Q, b_Q = _read(model, attention, "Q", layer, fold)
-    W_K, b_K = _read(model, attention, "K", layer, fold)
+    W_Q, b_Q = _read(model, "Q", layer, fold)
+    W_K, b_K = _read(model, "K", layer, fold)
     centred = fold and norm_before(model, layer).centred
     weights = HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, scale=1.0, centred=centred)
     for name, W in vars(weights).items():
         if isinstance(W, Tensor) and not W.isfinite().all():
-            raise InputError(
-                f"weights must be finite numbers, but not all are in {name} of layer {layer} of"
-                f" {model.name} or in the norm beside it"
-            )
+            where = f"{name} of layer {layer} of {model.name} or in the norm before it"
+            raise InputError(f"weights must be finite numbers, but not all are in {where}")
     return weights
 
 
 def _rotaries(model: Model) -> list[Rotary | None]:
     """Every way in which this model might turn queries and keys, by its buffers."""
-    found: dict[tuple[Any, ...], Rotary | None] = {}
-    for angles, gain in rotary_tables(model.inner):
-        for pairing in ("halves", "neighbours"):
-            key = (pairing, *angles.tolist(), gain)
-            found.setdefault(key, Rotary(angles.float(), pairing, gain))
+    found = {
+        (pairing, gain, *angles.tolist()): Rotary(angles.float(), pairing, gain)
+        for (angles, gain), pairing in product(rotary_tables(model.inner), get_args(Pairing))
+    }
     return [*found.values(), None]

@@ -81,8 +81,7 @@ class Rotary:
 class HeadWeights:
     """The heads of one layer as they read x / sigma, with everything before them folded in.
 
-    Heads that share a key-value head share its tensors: head h reads keys and values through
-    number `h // (heads / kv_heads)`; nothing is copied.
+    Head h reads keys and values through key-value head `h // (heads / kv_heads)`.
 
     Attributes:
         W_Q: Query weights; so W_K and W_V for keys and values.
@@ -143,9 +142,7 @@ class HeadWeights:
     ) -> Float[Tensor, "batch head query key"]:
         """Every head's scores before mask and softmax, from the stream that enters the layer.
 
-        Args:
-            x: Residual stream; the first position of a row is position 0.
-            sigma: Scale by which the norm divides each position.
+        The first position of a row is 0; `sigma` is the scale by which the norm divides each.
         """
         x = x / sigma[..., None]
         pos = torch.arange(x.shape[1], device=x.device)
@@ -171,7 +168,6 @@ def qk_match(
     reading: int,
     *,
     distance: int = 0,
-    chunk: int = 1024,
 ) -> float:
     """Share of tokens that a later head finds by what an earlier head wrote for them.
 
@@ -188,17 +184,16 @@ def qk_match(
     Args:
         embedding: One row per token, such as that of `interp.weights.folded.embedding`.
         writer: Weights of the earlier layer.
-        writing: Number of the earlier head.
+        writing: Number of its head.
         reader: Weights of the later layer.
-        reading: Number of the later head.
+        reading: Number of its head.
         distance: Tokens from query back to key; no effect without rotary positions.
-        chunk: Queries at a time.
     """
     W_Q, W_K = reader.QK(reading, distance=distance)
     W_V, W_O = writer.OV(writing)
     queries = embedding @ W_Q + reader.turn(reader.b_Q[reading], distance)
     keys = embedding @ W_V @ (W_O @ W_K)
-    return _share_of_own(queries, keys.mT, torch.arange(len(embedding)), chunk)
+    return _share_of_own(queries, keys.mT, torch.arange(len(embedding)))
 
 
 def ov_copy(
@@ -207,8 +202,6 @@ def ov_copy(
     head: int,
     W_U: Float[Tensor, "vocab d_model"],
     ids: Int[Tensor, " token"],
-    *,
-    chunk: int = 256,
 ) -> float:
     """Share of tokens whose logit a head raises above all others when it attends to them.
 
@@ -223,17 +216,17 @@ def ov_copy(
         W_U: Unembedding with the final norm folded in: `readout.norm.fold(readout.W_U)` of
             an `interp.weights.direct.Readout`.
         ids: Token id of each row of `embedding`.
-        chunk: Tokens at a time; they take `4 * chunk * vocab` bytes.
     """
     W_V, W_O = heads.OV(head)
     values = embedding @ W_V + heads.b_V[head // heads.group]
-    return _share_of_own(values, W_O @ W_U.mT, ids, chunk)
+    return _share_of_own(values, W_O @ W_U.mT, ids)
 
 
 def _share_of_own(
-    left: Float[Tensor, "row e"], right: Float[Tensor, "e column"], own: Tensor, chunk: int
+    left: Float[Tensor, "row e"], right: Float[Tensor, "e column"], own: Tensor
 ) -> float:
-    best = torch.cat([(rows @ right).argmax(-1) for rows in left.split(chunk)])
+    """Share of rows whose largest product is with their own column."""
+    best = torch.cat([(rows @ right).argmax(-1) for rows in left.split(256)])
     return (best == own.to(best.device)).sum().item() / len(left)
 
 

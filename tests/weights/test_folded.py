@@ -285,7 +285,7 @@ def test_weights_that_do_not_give_the_scores_are_refused():
     model = interp.load_model(tiny("llama"))
     twin = model.plain.model.layers[1].self_attn.q_proj
     twin.register_forward_hook(lambda module, inputs, output: output * 1.01)
-    with pytest.raises(InputError, match=r"layer 1 come out .* off: this attention is not known"):
+    with pytest.raises(InputError, match=r"layer 1 are .* off: this attention is not known"):
         head_weights(model)
 
 
@@ -307,7 +307,7 @@ def test_layers_that_do_not_exist_are_refused(layers):
     ("place", "told"),
     [
         ("layers.1.self_attn.q_proj", "not all are in W_Q of layer 1 of LlamaForCausalLM"),
-        ("layers.1.input_layernorm", "not all are in W_Q of layer 1 .* or in the norm beside it"),
+        ("layers.1.input_layernorm", "not all are in W_Q of layer 1 .* or in the norm before it"),
         ("layers.0.mlp.down_proj", "activations are not finite where the norm, a LlamaRMSNorm, is"),
     ],
 )

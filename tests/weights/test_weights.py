@@ -95,7 +95,7 @@ def matched(shift: int, rotary: Rotary | None = None) -> tuple[HeadWeights, Head
 
 def test_a_later_head_that_seeks_what_the_earlier_wrote_finds_every_token():
     embedding = torch.eye(16)[:8]
-    assert qk_match(embedding, *with_heads(0), chunk=3) == 1
+    assert qk_match(embedding, *with_heads(0)) == 1
     assert qk_match(embedding, *with_heads(1)) == 0
 
 
@@ -122,7 +122,7 @@ def test_a_query_bias_can_drown_the_match():
 def test_a_head_that_copies_raises_each_token_above_all_others():
     layer, reversed_ = matched(0)[0], torch.eye(16)[:8, list(range(8, 16)) + list(range(8))]
     W_U, ids = reversed_, torch.arange(8)
-    assert ov_copy(torch.eye(16)[:8], layer, 0, W_U, ids, chunk=3) == 1
+    assert ov_copy(torch.eye(16)[:8], layer, 0, W_U, ids) == 1
     assert ov_copy(torch.eye(16)[:8], layer, 0, W_U, ids.flip(0)) == 0
     assert ov_copy(torch.eye(16)[:8], layer, 0, -W_U, ids) == 0
     biased = HeadWeights(**{**vars(layer), "b_V": 9 * torch.eye(8)[:1]})
