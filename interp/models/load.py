@@ -204,8 +204,8 @@ def _load(
 def _check_loaded(what: str, model: Any, info: dict[str, Any]) -> None:
     """Refuse weights that are missing, of another shape, or of layers beyond the settings."""
     wrong = [f"none for {name}" for name in sorted(info["missing_keys"])]
-    for name, got, due in sorted(info["mismatched_keys"]):
-        wrong.append(f"shape {list(got)} for {name}, not {list(due)}")
+    mismatched = sorted(info["mismatched_keys"])
+    wrong += [f"shape {list(got)} for {name}, not {list(due)}" for name, got, due in mismatched]
     layers = getattr(text_config(model), "num_hidden_layers", None) or sys.maxsize
     for name in sorted(info["unexpected_keys"]):
         numbers = re.findall(r"\.(?:layers|h|blocks)\.(\d+)\.", name)

@@ -39,8 +39,7 @@ class Model:
         windows: For each layer (of the encoder) how many positions back, or either way, a query
             sees, its own included; None: no limit; `interp.kinds.targets.Blocks`: chunks.
         direction: `causal`; `both ways`, as BERT; or `encoder-decoder`, as T5.
-        off_cpu: Largest difference of an attention probability from the CPU's, on a few tokens;
-            None if they were not compared.
+        off_cpu: Largest difference of an attention probability from the CPU; None: not compared.
         spare: A second model over the weights of `plain`, never run, that TransformerLens wraps.
         given: A bridge made elsewhere.
     """

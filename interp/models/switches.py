@@ -53,7 +53,7 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def holding(variable: ContextVar[_Held], value: _Held) -> Iterator[None]:
-    """Let `variable` hold `value`: so functions of `attend_with` receive what they need."""
+    """Let `variable` hold `value`, for functions of `attend_with`."""
     token = variable.set(value)
     try:
         yield

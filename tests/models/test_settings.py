@@ -21,14 +21,11 @@ def set_in(folder, **changes):
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("num_attention_heads", 0),
         ("num_attention_heads", "4"),
         ("num_key_value_heads", True),
         ("hidden_size", 10**30),
         ("max_position_embeddings", 0),
-        ("sliding_window", -1),
         ("sliding_window", 2.5),
-        ("rms_norm_eps", -1),
         ("rms_norm_eps", float("nan")),
         ("rope_theta", 0),
         ("bos_token_id", 10**30),

@@ -3,6 +3,7 @@
 import copy
 
 import accelerate
+import peft
 import pytest
 import torch
 import transformers
@@ -16,38 +17,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7]])
 
 
-class Adapted(torch.nn.Module):
-    """A layer with a change of rank 1 added beside it, as PEFT's LoRA has it."""
-
-    def __init__(self, base_layer: torch.nn.Linear) -> None:
-        super().__init__()
-        self.base_layer, self.merged, self.disable_adapters = base_layer, False, False
-        rows, columns = base_layer.weight.shape
-        self.change = torch.outer(torch.linspace(-1, 1, rows), torch.linspace(-2, 2, columns))
-
-    def get_base_layer(self) -> torch.nn.Linear:
-        return self.base_layer
-
-    def merge(self) -> None:
-        if not self.merged:
-            self.base_layer.weight.data += self.change
-            self.merged = True
-
-    def unmerge(self) -> None:
-        if self.merged:
-            self.base_layer.weight.data -= self.change
-            self.merged = False
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        added = 0 if self.merged else x @ self.change.T
-        return self.base_layer(x) + added
-
-
-def adapted() -> transformers.PreTrainedModel:
-    model = tiny("llama")
-    for layer in model.model.layers:
-        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
-    return model
+def adapted() -> peft.PeftModel:
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return peft.get_peft_model(tiny("llama"), config).eval()
 
 
 def own_patterns(model) -> torch.Tensor:
@@ -79,43 +53,33 @@ def test_a_compiled_part_of_a_model_is_read_too():
 @pytest.mark.parametrize("merged", [False, True])
 def test_an_adapter_is_part_of_the_weights_and_the_model_stays_as_it_was(merged):
     model = adapted()
-    for layer in model.model.layers if merged else ():
-        layer.self_attn.q_proj.merge()
+    expected = own_patterns(model.get_base_model())
+    if merged:
+        model.merge_adapter()
     before = copy.deepcopy(model.state_dict())
     opened = interp.load_model(model)
-    assert torch.allclose(interp.attention_patterns(opened, IDS), own_patterns(model), atol=1e-5)
-    bare = interp.attention_patterns(tiny("llama"), IDS)
-    assert not torch.allclose(interp.attention_patterns(opened, IDS), bare, atol=0.1)
-    weight = opened.plain.model.layers[0].self_attn.q_proj.weight
-    layer = adapted().model.layers[0].self_attn.q_proj
-    assert torch.allclose(weight, layer.base_layer.weight + layer.change)
+    found = interp.attention_patterns(opened, IDS)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert not torch.allclose(found, interp.attention_patterns(tiny("llama"), IDS), atol=0.1)
     after = model.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[name], value) for name, value in before.items())
+    if not merged:
+        model.merge_adapter()
+    weight, own = (
+        m.model.layers[0].self_attn.q_proj.weight for m in (opened.plain, model.get_base_model())
+    )
+    assert torch.equal(weight, own)
 
 
 def test_an_adapter_that_is_switched_off_is_left_out():
     model = adapted()
-    for layer in model.model.layers:
-        layer.self_attn.q_proj.disable_adapters = True
+    model.base_model.disable_adapter_layers()
     ours = interp.attention_patterns(model, IDS)
     assert torch.equal(ours, interp.attention_patterns(tiny("llama"), IDS))
 
 
-@pytest.mark.fault("B104")
-@pytest.mark.parametrize("merged", [False, True])
-def test_a_model_of_peft_attends_as_it_does_by_itself(merged):
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)
-    model = peft.get_peft_model(tiny("llama"), config).eval()
-    expected = own_patterns(model.get_base_model())
-    if merged:
-        model.merge_adapter()
-    assert torch.allclose(interp.attention_patterns(model, IDS), expected, atol=1e-5)
-
-
 def test_an_adapter_that_does_more_than_change_weights_is_refused():
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     with pytest.raises(interp.InputError, match="must be a transformers model, got"):
         interp.load_model(peft.get_peft_model(tiny("llama"), config))
