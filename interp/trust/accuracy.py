@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, cycle, islice, product
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -264,15 +265,12 @@ def curve(judged: Sequence[Judged]) -> list[dict[str, Any]]:
         by_kind: dict[str | None, list[bool]] = {}
         for head in heads:
             by_kind.setdefault(ROLES[head.role].kind, []).append(head.found)
-        records.append(
-            {
-                "strength": strength,
-                "heads": len(heads),
-                "accuracy": _share(head.right for head in heads),
-                "labelled": _share(head.found for head in heads),
-                "labelled_by_kind": {kind: _share(found) for kind, found in by_kind.items()},
-            }
-        )
+        record = {"strength": strength, "heads": len(heads)}
+        record |= {
+            "accuracy": fmean(h.right for h in heads),
+            "labelled": fmean(h.found for h in heads),
+        }
+        records.append(record | {"labelled_by_kind": {k: fmean(f) for k, f in by_kind.items()}})
     return records
 
 
@@ -355,8 +353,8 @@ def lines(result: Mapping[str, Any]) -> list[str]:
         "strength  accuracy  labelled as their kind",
     ]
     text += [
-        f"{record['strength']:8.2f}  {record['accuracy']:8.3f}  {record['labelled']:8.3f}"
-        for record in result["by_strength"]
+        f"{r['strength']:8.2f}  {r['accuracy']:8.3f}  {r['labelled']:8.3f}"
+        for r in result["by_strength"]
     ]
     for kind, strength in result["sure_from"].items():
         sure = f"sure (found in {SURE:.0%} of the cases) from a strength of {strength}"
@@ -373,14 +371,9 @@ def _batches(
         yield [planned[i] for i in order[start : start + _TOGETHER]]
 
 
-def _share(right: Iterable[bool]) -> float:
-    cases = list(right)
-    return sum(cases) / len(cases)
-
-
 def _stripes_at(value: float, thresholds: Thresholds) -> Thresholds:
     return replace(thresholds, **dict.fromkeys(STRIPES, value))
 
 
 def _right_at(judged: Sequence[Judged], thresholds: Thresholds) -> float:
-    return _share(head.label_at(thresholds) == head.usual_truth for head in judged)
+    return fmean(head.label_at(thresholds) == head.usual_truth for head in judged)

@@ -15,12 +15,12 @@ import pandas as pd
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.kind import ANTI_INDUCTION, LABELS
+from interp.kinds.kind import ANTI_INDUCTION, kind_of
 from interp.scan.columns import EFFECT
 from interp.scan.table import HeadScan
 
-INDUCTION = LABELS["induction"]
-
+_COLUMNS = ["layer", "head", "name", "kind", "condition", "label", "labels"]
+_COLUMNS += ["score", EFFECT, "agrees", "source"]
 _ALSO_CALLED = {"gpt2-small": "gpt2"}
 
 
@@ -76,32 +76,19 @@ def compare_with_published(scan: HeadScan, model: str | None = None) -> pd.DataF
     for paper in published_heads(name).to_dict("records"):
         head = str(Head(paper["layer"], paper["head"]))
         found = seen.get(head, {})
-        score = found.get(_score_of(paper["kind"]), pd.NA)
+        kind = kind_of(paper["kind"])
+        score = found.get(kind.name if kind else "", pd.NA)
         effect = found.get(EFFECT, pd.NA)
         known = not (pd.isna(score) or (paper["kind"] == ANTI_INDUCTION and pd.isna(effect)))
         labels = found.get("labels", [])
+        agrees = paper["kind"] in labels if known and not paper["condition"] else pd.NA
         rows.append(
-            {
-                "layer": paper["layer"],
-                "head": paper["head"],
-                "name": head,
-                "kind": paper["kind"],
-                "condition": paper["condition"],
-                "label": found.get("label", ""),
-                "labels": labels,
-                "score": score,
-                EFFECT: effect,
-                "agrees": paper["kind"] in labels if known and not paper["condition"] else pd.NA,
-                "source": paper["source"],
-            }
+            paper
+            | {"name": head, "label": found.get("label", ""), "labels": labels}
+            | {"score": score, EFFECT: effect, "agrees": agrees}
         )
     types = {"score": "Float64", EFFECT: "Float64", "agrees": "boolean"}
-    return pd.DataFrame.from_records(rows).astype(types)
-
-
-def _score_of(kind: str) -> str:
-    """The scan's column that measures a kind."""
-    return (INDUCTION if kind == ANTI_INDUCTION else kind).replace(" ", "_")
+    return pd.DataFrame.from_records(rows, columns=_COLUMNS).astype(types)
 
 
 def _plain(model: str) -> str:

@@ -23,7 +23,7 @@ def compare_scans(scans: Mapping[str, HeadScan]) -> pd.DataFrame:
         way round, separated by semicolons.
 
     Raises:
-        InputError: If there are fewer than two conditions, or the heads are not the same.
+        InputError: If there are fewer than two conditions, or different heads.
     """
     if len(scans) < 2:
         raise InputError(f"scans must be of at least two conditions, got {len(scans)}")
@@ -41,15 +41,7 @@ def compare_scans(scans: Mapping[str, HeadScan]) -> pd.DataFrame:
             scores = {c: frame.loc[head, kind] for c, frame in frames.items()}
             measured = pd.Series(scores, dtype="Float64").dropna()
             changed = holds.loc[head] != holds.loc[head].iloc[0]
-            rows.append(
-                {"name": head, "kind": kind}
-                | scores
-                | {
-                    "lowest": measured.min(),
-                    "highest": measured.max(),
-                    "spread": measured.std(),
-                    "flips": ";".join(changed.index[changed]),
-                }
-            )
+            spread = (measured.min(), measured.max(), measured.std())
+            rows.append([head, kind, *scores.values(), *spread, ";".join(changed.index[changed])])
     columns = ["name", "kind", *frames, "lowest", "highest", "spread", "flips"]
     return pd.DataFrame(rows, columns=columns)
