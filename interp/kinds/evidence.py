@@ -1,7 +1,7 @@
-"""How sure a score is: an interval over rows, the level of a null, the spread over periods.
+"""Uncertainty of a score: an interval over rows, the level of a null, the spread over periods.
 
 A score is a mean over the queries of some rows (`interp.kinds.mass.Tally`). Rows are drawn
-independently and queries of one row are not, so the row is what is drawn again.
+independently and queries of one row are not, so the bootstrap draws rows.
 """
 
 import torch
@@ -18,22 +18,21 @@ def interval(
     """Bootstrap interval of `tally.mean` over rows, by percentiles (Efron 1979).
 
     Args:
-        tally: Of at least two rows; of one row nothing can be said, and the interval is NaN.
-        level: Share of the drawn means that lie inside, in (0, 1).
-        draws: How often as many rows are drawn, with replacement.
-        seed: Of a generator of its own.
+        tally: Sums of two rows or more; with fewer the interval is NaN.
+        level: Share of the drawn means inside the interval, in (0, 1).
+        draws: Number of resamples of the rows, with replacement.
+        seed: Random seed; the global generator stays as it is.
 
     Returns:
         The lower and the upper end for every head.
 
     Example:
-        >>> queries = torch.tensor([4, 4, 4, 4])
         >>> same = torch.full((4, 1), 2.0).double()
-        >>> interval(Tally(same, same, queries)).tolist()
+        >>> interval(Tally(same, same, torch.tensor([4, 4, 4, 4]))).tolist()
         [[0.5], [0.5]]
     """
-    heard = tally.queries > 0
-    total, queries = tally.total[heard], tally.queries[heard].double()
+    counted = tally.queries > 0
+    total, queries = tally.total[counted], tally.queries[counted].double()
     rows = len(queries)
     if rows < 2:
         return torch.full((2, tally.total.shape[1]), torch.nan, dtype=torch.double)
@@ -47,20 +46,16 @@ def interval(
 
 
 def quantile(tally: Tally, level: float = 0.99) -> Float[Tensor, " head"]:
-    """The quantile of the rows' means: what a null reaches in one of a hundred rows."""
-    return row_means(tally).quantile(level, dim=0)
+    """Quantile of the rows' means: of a null, the score that one row in a hundred exceeds."""
+    return _row_means(tally).quantile(level, dim=0)
 
 
 def spread(tally: Tally) -> Float[Tensor, " head"]:
-    """Standard deviation of the rows' means; where each row has its own period, over periods.
-
-    NaN of one row.
-    """
-    means = row_means(tally)
+    """Standard deviation of the rows' means, over periods if rows have several; NaN of one row."""
+    means = _row_means(tally)
     return means.std(0) if len(means) > 1 else torch.full_like(means[0], torch.nan)
 
 
-def row_means(tally: Tally) -> Float[Tensor, "row head"]:
-    """The score of each row that has a counted query."""
-    heard = tally.queries > 0
-    return tally.total[heard] / tally.queries[heard, None]
+def _row_means(tally: Tally) -> Float[Tensor, "row head"]:
+    counted = tally.queries > 0
+    return tally.total[counted] / tally.queries[counted, None]

@@ -1,4 +1,4 @@
-"""What a kind of head is: `Kind`, and the table of the built-in kinds, `KINDS`.
+"""`Kind`, the definition of a kind of head, and the table of the built-in kinds, `KINDS`.
 
 Everything that lists kinds (labels, columns, thresholds, probes, figures, pages, planted heads)
 reads this table. To add a kind, write its rule (see `interp.kinds.targets`) and add one entry.
@@ -8,38 +8,34 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxtyping import Int
-from torch import Tensor
-
-from interp.kinds import targets
+from interp.kinds import targets as rules
+from interp.kinds.targets import Keys, Tokens
 
 ANTI_INDUCTION = "anti-induction"
 FORCED_WINDOW = "local window (by architecture)"
 
-Rule = Callable[..., Int[Tensor, "batch query m"]]
-"""Where a query should look: `rule(tokens, special)` gives the keys of each query."""
+Rule = Callable[..., Keys]
+"""`rule(tokens, special)`: the targets of each query."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of head: everything that the toolkit knows of it.
+    """A kind of head: everything that the toolkit knows about it.
 
     Attributes:
         name: Name of its column, such as `previous_token`.
         rule: Its targets in a causal model; None where the kind is not defined there.
         both_ways: Its targets in a bidirectional model; None where it is not defined there.
-        threshold: Least excess over even attention that earns the label, in (0, 1].
-        look: What such a head does, in a few words; `{width}` and `{half}` stand for the width
-            of the local window and half of it.
-        look_both_ways: The same in a bidirectional model, where it differs.
-        null: How its null is made: `shuffled` asks the same of rows in another order, for rules
-            that match tokens; `drawn` asks of as many keys drawn evenly, for rules that go by
-            position.
-        idle: Whether it is scored before the first repeat, where heads have nothing to do, and
-            not after it.
+        threshold: Least excess over even attention for the label, in (0, 1].
+        look: Behaviour of such a head in a few words; `{width}` and `{half}` are the width of the
+            local window and half of it.
+        look_both_ways: `look` in a bidirectional model, where it differs.
+        null: Source of the null: `shuffled` scores the same targets on rows in another order, for
+            rules that match tokens; `drawn` scores as many random keys, for rules of position.
+        idle: Whether it is scored before the first repeat, where heads are idle, instead of after.
         wide: Whether the rule takes the `width` of the local window.
         opposite: Label of such a head that pushes the right next token down.
-        forced: Label of a head that the architecture alone makes of this kind.
+        forced: Label of a head that the architecture alone makes this kind.
     """
 
     name: str
@@ -66,31 +62,24 @@ class Kind:
 
     @property
     def labels(self) -> list[str]:
-        """All labels of this kind, also the one that the architecture gives."""
+        """All labels of this kind, including the one by architecture."""
         return self.scored_labels + ([] if self.forced is None else [self.forced])
 
     def __call__(
         self,
-        tokens: Int[Tensor, "batch pos"],
+        tokens: Tokens,
         special: Collection[int] = (),
         *,
         width: int = 8,
         causal: bool = True,
-    ) -> Int[Tensor, "batch query m"]:
-        """The targets: for each query the positions where it should look, filled up with -1.
-
-        Args:
-            tokens: Token ids; -1 is padding.
-            special: Ids of special tokens.
-            width: Width of the local window, in tokens.
-            causal: Whether no query looks ahead.
-        """
+    ) -> Keys:
+        """The positions where each query should look, for a local window of `width` tokens."""
         rule = self.rule if causal else self.both_ways
         assert rule is not None, f"{self.name} is not defined here"
         return rule(tokens, special, **({"width": width} if self.wide else {}))
 
     def looks(self, thresholds: Mapping[str, Any], *, causal: bool = True) -> str:
-        """What such a head does, in a few words.
+        """Behaviour of such a head in a few words.
 
         Example:
             >>> KINDS["local_window"].looks({"window_width": 8})
@@ -106,72 +95,52 @@ class Kind:
 _BUILT_IN = (
     Kind(
         "induction",
-        targets.induction,
-        None,  # It completes a text from what came before; here the next token is visible.
-        threshold=0.4,  # The usual value for stripes (ARENA 1.2); so for the next four.
+        rules.induction,
+        None,  # A bidirectional model sees the next token.
+        threshold=0.4,  # The usual value for stripes (ARENA 1.2); used for the next four too.
         look="looks right after an earlier copy",
         null="shuffled",
         opposite=ANTI_INDUCTION,
     ),
     Kind(
         "duplicate_token",
-        targets.duplicate_token,
-        targets.any_copy,
+        rules.duplicate_token,
+        rules.any_copy,
         threshold=0.4,
         look="looks at earlier copies of the token",
         look_both_ways="looks at other copies of the token",
         null="shuffled",
     ),
+    Kind("previous_token", rules.previous_token, rules.previous_token, 0.4, "looks one token back"),
+    Kind("next_token", None, rules.next_token, 0.4, "looks one token ahead"),
     Kind(
-        "previous_token",
-        targets.previous_token,
-        targets.previous_token,
-        threshold=0.4,
-        look="looks one token back",
-    ),
-    Kind(
-        "next_token",
-        None,
-        targets.next_token,
-        threshold=0.4,
-        look="looks one token ahead",
-    ),
-    Kind(
-        "current_token",
-        targets.current_token,
-        targets.current_token,
-        threshold=0.4,
-        look="looks at the token itself",
+        "current_token", rules.current_token, rules.current_token, 0.4, "looks at the token itself"
     ),
     Kind(
         "local_window",
-        targets.local_window,
-        targets.window_around,
+        rules.local_window,
+        rules.window_around,
         threshold=0.5,  # No published value: more than half of the attention.
         look="looks at the last {width} tokens",
         look_both_ways="looks at {half} tokens on each side",
         wide=True,
         forced=FORCED_WINDOW,
     ),
+    # epsilon = 0.3 of Gu et al. 2024 (arXiv 2410.10781).
     Kind(
-        "sink",
-        targets.sink,
-        targets.sink,
-        threshold=0.3,  # epsilon of Gu et al. 2024 (arXiv 2410.10781).
-        look="rests on the first token or another",
-        idle=True,
+        "sink", rules.sink, rules.sink, 0.3, "attends to the first token or another sink", idle=True
     ),
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _BUILT_IN}
-"""Every kind by name, the most specific first: the first that holds is a head's `label`."""
+"""Every kind by name, the most specific first."""
 
 LABELS = {kind.name: kind.label for kind in _BUILT_IN if kind.rule is not None}
 """The kinds of causal models and their labels, the most specific first."""
 
 
 def kinds_of(causal: bool) -> dict[str, Kind]:
-    """The kinds that heads of a causal or of a bidirectional model can be of, by name."""
+    """The kinds defined in a causal or in a bidirectional model, by name."""
     return {
         name: kind
         for name, kind in KINDS.items()
@@ -180,9 +149,7 @@ def kinds_of(causal: bool) -> dict[str, Kind]:
 
 
 def kinds_in(columns: Collection[str]) -> dict[str, Kind]:
-    """The kinds that the heads of a table can be of, by its columns.
-
-    Only the table of a bidirectional model has a column such as `next_token`.
+    """The kinds defined for the model of a table, by its columns.
 
     Example:
         >>> list(kinds_in(["next_token"]))[:3]
@@ -192,10 +159,7 @@ def kinds_in(columns: Collection[str]) -> dict[str, Kind]:
 
 
 def kind_of(text: str) -> Kind | None:
-    """The kind that a name or a label is of; None for a label of no kind, such as `mixed`.
-
-    Args:
-        text: Name (`previous_token`) or label (`previous token`, `anti-induction`).
+    """The kind with a name or a label; None for a label that no kind has, such as `mixed`.
 
     Example:
         >>> kind_of("previous token").name, kind_of("anti-induction").name, kind_of("mixed")

@@ -1,7 +1,7 @@
-"""From scores to labels: what each head of a layer does, and how sure that is.
+"""From scores to labels, with margins.
 
-Attention spread evenly over all keys lands on targets too, and on a short prompt it does so
-often. So a threshold applies to the *excess* over even attention,
+Even attention lands on targets too, and on a short prompt often. So a threshold applies to the
+*excess* over even attention,
 
     excess = (score - chance) / (1 - chance),
 
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from interp.heads import Head
 from interp.kinds.kind import FORCED_WINDOW, KINDS, LABELS, kinds_of
-from interp.kinds.scores import LayerScores, Thresholds, targets_of
-from interp.kinds.targets import NONE, earlier_copies, first_token, ordinary
+from interp.kinds.scores import STATISTICS, LayerScores, Thresholds, targets_of
+from interp.kinds.targets import NONE, Tokens, earlier_copies, first_token, ordinary
 
 MIXED = "mixed"
 NOT_ENOUGH = "not enough tokens"
@@ -33,27 +33,26 @@ _TO_WINDOW = tuple(KINDS)[: tuple(KINDS).index("local_window") + 1]
 
 @dataclass(frozen=True)
 class HeadLabel:
-    """The label of one head, with its evidence.
+    """Label of one head, with its evidence.
 
     Attributes:
         head: The head.
-        label: The most specific of `labels`; `mixed` if no kind holds, `not enough tokens` if
-            nothing could be measured.
-        labels: All that hold.
-        scores: Mean attention mass by kind, in [0, 1]; kinds that could not be measured
-            are absent.
-        chance: The same for attention spread evenly.
-        not_measured: Why a kind is absent from `scores`.
+        label: The most specific of `labels`; `mixed` if no kind earns its label, `not enough
+            tokens` if no kind could be measured.
+        labels: All labels of the head.
+        scores: Mean attention mass by kind, in [0, 1], of the kinds that could be measured.
+        chance: Scores of attention spread evenly.
+        not_measured: Reason, by kind, why a score is missing.
         entropy: Mean entropy of a query's attention, in nats.
         mean_distance: Mean distance from query to key, in tokens.
         sink_position: Position of a sink head's sink, from the first token; None for others.
-        sink_at: The same with the token in words, as `[SEP] at 7`; None where texts or special
-            ids are not known.
-        window: How far back (or either way) the model lets this layer look, the query included;
-            None if there is no limit.
-        margin: How far the excess of the kind behind `label` is above its threshold (or, if that
-            is nearer, the score above its null); for `mixed` how much the nearest kind lacks,
-            below 0. None for a label that no score gives.
+        sink_at: Token and position of the sink, such as `[SEP] at 7`; None where texts or special
+            ids are unknown.
+        window: Number of keys that the layer sees in one direction, the query included; None
+            without a limit.
+        margin: Distance of the excess of `label`'s kind above its threshold, or of the score above
+            its null if that is less; for `mixed` that of the nearest kind, below 0. None for a
+            label without a score.
     """
 
     head: Head
@@ -79,7 +78,7 @@ class HeadLabel:
 def judge_layer(
     layer: int,
     scores: LayerScores,
-    tokens: Int[Tensor, "batch pos"],
+    tokens: Tokens,
     thresholds: Thresholds,
     *,
     special: Collection[int] = (),
@@ -92,39 +91,34 @@ def judge_layer(
     induction_effect: Float[Tensor, "end=2 head"] | None = None,
     largest_effect: float = 0.0,
 ) -> list[HeadLabel]:
-    """Label the heads of one layer by their scores and by what the architecture makes them do.
+    """Label the heads of one layer by their scores and by their architecture.
 
     Args:
         layer: Number of the layer.
-        scores: The layer's scores, those of too few queries left out.
+        scores: Scores of the layer, without those of too few queries.
         tokens: Token ids that were run; -1 is padding.
-        thresholds: The thresholds.
+        thresholds: Thresholds of the labels.
         special: Ids of special tokens.
         causal: Whether no query looks ahead.
-        window: How far back the layer may look. If that is less than the prompt, every head of
-            the layer is local by architecture.
-        texts: Text of each of a row's tokens, without padding, to name the sinks; None for no
-            names.
+        window: Number of keys back that the layer sees. If that is less than the prompt, every head
+            of the layer is local by architecture.
+        texts: Text of each of a row's tokens, without padding, to name the sinks.
         alibi_slopes: Slope of each head (ALiBi); a head that is local by its slope alone is
             local by architecture.
-        seen: How many keys each query sees that the local window was scored on; needed with
-            slopes.
-        nulls: By kind, what a score must be above.
+        seen: Number of keys visible to each query that the local window counts; only for slopes.
+        nulls: Nulls that the scores must exceed, by kind.
         induction_effect: Interval of the effect on the right next token's logit; a head with
             the induction label is `anti-induction` (McDougall et al. 2023, arXiv 2310.04625)
             if all of the interval is as far below 0 as the threshold says.
         largest_effect: Largest absolute effect of any head of the model.
     """
-    missing = why_not_measured(
-        tokens, scores, thresholds, special=special, window=window, causal=causal
-    )
     verdicts = label_heads(
         layer,
         scores,
         thresholds,
         window=window,
         window_forced=window is not None and window < tokens.shape[1],
-        not_measured=missing,
+        not_measured=_not_measured(tokens, scores, thresholds, special, window, causal),
         nulls=nulls,
         induction_effect=induction_effect,
         largest_effect=largest_effect,
@@ -149,10 +143,10 @@ def label_heads(
     induction_effect: Float[Tensor, "end=2 head"] | None = None,
     largest_effect: float = 0.0,
 ) -> list[HeadLabel]:
-    """Turn one layer's scores into labels: one for each kind whose excess is enough.
+    """Labels of a layer from its scores: one for each kind with enough excess that beats its null.
 
-    Where there is a null, the score must be above it too. Arguments are as for `judge_layer`;
-    `window_forced` says whether the window makes every head of the layer local.
+    Arguments are those of `judge_layer`; `window_forced` says whether the window makes every head
+    of the layer local.
     """
     nulls = nulls or {}
     kinds = [kind for kind in KINDS if kind in scores.tallies]
@@ -162,38 +156,33 @@ def label_heads(
 
     verdicts = []
     for head in range(scores.sink_position.shape[1]):
-        own = {kind: means[kind][head] for kind in kinds}
+        score = {kind: means[kind][head] for kind in kinds}
         chance = {kind: chances[kind][head] for kind in kinds}
-        margins, held = {}, []
-        for kind, spare in to_spare(own, chance, thresholds).items():
-            above_null = own[kind] - float(nulls[kind][head]) if kind in nulls else math.inf
+        margins, earned = {}, []
+        for kind, spare in to_spare(score, chance, thresholds).items():
+            above_null = score[kind] - float(nulls[kind][head]) if kind in nulls else math.inf
             margins[kind] = min(spare, above_null)
             if spare >= 0 and above_null > 0:
-                held.append(kind)
-        pushes_down = (
-            induction_effect is not None and float(induction_effect[1, head]) < -least_effect
-        )
-        labels = [
-            (KINDS[kind].opposite if pushes_down else None) or KINDS[kind].label for kind in held
-        ]
+                earned.append(kind)
+        down = induction_effect is not None and float(induction_effect[1, head]) < -least_effect
+        labels = [(KINDS[kind].opposite if down else None) or KINDS[kind].label for kind in earned]
         if window_forced:
-            labels.insert(sum(kind in _TO_WINDOW for kind in held), FORCED_WINDOW)
+            labels.insert(sum(kind in _TO_WINDOW for kind in earned), FORCED_WINDOW)
         place = None
-        if "sink" in held:
+        if "sink" in earned:
             counted = scores.tallies["sink"].queries > 0
             place = int(scores.sink_position[counted, head].mode().values)
-        margin = margins[held[0]] if held else max(margins.values(), default=None)
+        margin = margins[earned[0]] if earned else max(margins.values(), default=None)
         labels = labels or [MIXED if kinds else NOT_ENOUGH]
         verdicts.append(
             HeadLabel(
                 head=Head(layer, head),
                 label=labels[0],
                 labels=tuple(labels),
-                scores=own,
+                scores=score,
                 chance=chance,
                 not_measured=dict(not_measured or {}),
-                entropy=means["entropy"][head] if "entropy" in means else None,
-                mean_distance=means["mean_distance"][head] if "mean_distance" in means else None,
+                **{name: means[name][head] for name in STATISTICS if name in means},
                 sink_position=place,
                 window=window,
                 margin=None if labels[0] == FORCED_WINDOW else margin,
@@ -205,7 +194,7 @@ def label_heads(
 def excess(score: float, chance: float) -> float:
     """`(score - chance) / (1 - chance)`: 0 for even attention, 1 when all is on target.
 
-    0 where chance is 1: every visible key is a target then, and the score shows nothing.
+    0 where chance is 1, because every visible key is a target.
 
     Example:
         >>> excess(0.75, 0.5)
@@ -217,10 +206,7 @@ def excess(score: float, chance: float) -> float:
 def to_spare(
     scores: Mapping[str, float], chance: Mapping[str, float], thresholds: Thresholds
 ) -> dict[str, float]:
-    """By kind, the most specific first, how far the excess is above its threshold.
-
-    A kind earns its label from 0 on (but for its null, where there is one).
-    """
+    """Distance of the excess above its threshold, by kind, the most specific first."""
     return {
         kind: excess(scores[kind], chance[kind]) - getattr(thresholds, kind)
         for kind in KINDS
@@ -228,16 +214,15 @@ def to_spare(
     }
 
 
-def why_not_measured(
-    tokens: Int[Tensor, "batch pos"],
+def _not_measured(
+    tokens: Tokens,
     scores: LayerScores,
     thresholds: Thresholds,
-    *,
-    special: Collection[int] = (),
-    window: int | None = None,
-    causal: bool = True,
+    special: Collection[int],
+    window: int | None,
+    causal: bool,
 ) -> dict[str, str]:
-    """For each kind absent from `scores`, the reason in words."""
+    """The reason in words for each kind absent from `scores`."""
     copies = (earlier_copies(tokens) != NONE).any(-1) & ordinary(tokens, special)
     reasons = {} if causal else {"induction": "the model looks both ways"}
     for kind in kinds_of(causal):
@@ -259,8 +244,8 @@ def share_within(
     """Share of attention that an ALiBi slope alone puts on the last `width` positions, in [0, 1].
 
     ALiBi (Press et al. 2021, arXiv 2108.12409) subtracts `slope * distance` from a score, with a
-    slope for each head of a layer. Where tokens are all alike, attention is then geometric: a
-    key one token farther back gets `exp(-slope)` times as much.
+    slope for each head. On equal tokens attention is then geometric: a key one token farther back
+    gets `exp(-slope)` times as much.
 
     Args:
         slope: Slope of the head, above 0.
@@ -279,7 +264,7 @@ def share_within(
 def _with_slope(
     verdict: HeadLabel, slope: float, seen: Int[Tensor, " query"], thresholds: Thresholds
 ) -> HeadLabel:
-    """The verdict, local by architecture where the slope alone earns the label."""
+    """The verdict, local by architecture if the slope alone earns the label."""
     local = LABELS["local_window"]
     if local not in verdict.labels:
         return verdict
@@ -287,14 +272,14 @@ def _with_slope(
     if excess(alone, verdict.chance["local_window"]) < thresholds.local_window:
         return verdict
     named = (FORCED_WINDOW if label == local else label for label in verdict.labels)
-    labels = tuple(dict.fromkeys(named))  # A window may have forced it too.
+    labels = tuple(dict.fromkeys(named))  # The window may force it too.
     margin = None if verdict.label == local else verdict.margin
     return replace(verdict, label=labels[0], labels=labels, margin=margin)
 
 
 def _with_sink_named(
     verdict: HeadLabel,
-    tokens: Int[Tensor, "batch pos"],
+    tokens: Tokens,
     texts: Sequence[Sequence[str]],
     special: Collection[int],
 ) -> HeadLabel:

@@ -1,4 +1,4 @@
-"""Where each kind of head looks on a prompt, as pictures show it: as cells and as a pattern."""
+"""Targets of each kind on one prompt, for figures: as cells and as an ideal pattern."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -20,15 +20,12 @@ def marked(
     *,
     causal: bool = True,
 ) -> Bool[Tensor, "query=pos key=pos"]:
-    """Which cells are targets of the kind, by the tokens alone.
-
-    Of a sink they are the first token and the special tokens further on.
-    """
+    """Cells that are targets by the tokens alone; of a sink, the first and the special tokens."""
     width = Thresholds(window_width=thresholds["window_width"])
     keys = targets_of(kind, tokens[None], special, width, causal)[0]
     length = len(tokens)
     cells = torch.zeros(length, length + 1, dtype=torch.bool, device=tokens.device)
-    cells.scatter_(1, keys % (length + 1), True)  # No target, -1, goes to the column cut off.
+    cells.scatter_(1, keys % (length + 1), True)  # -1 goes to the last column, which is cut.
     cells = cells[:, :-1]
     if kind == "sink":
         cells |= _columns(~ordinary(tokens[None], special), tokens, special, causal=causal)
@@ -43,7 +40,7 @@ def resting_columns(
     *,
     causal: bool = True,
 ) -> Bool[Tensor, "head key=pos"]:
-    """Which columns each head rests on by its own attention: `interp.kinds.sinks.sink_columns`."""
+    """Sink columns of each head by its own attention: `interp.kinds.sinks.sink_columns`."""
     fit = ordinary(tokens[None], special)
     queries = spaced(fit)
     rows = pattern[:, queries[0].clamp(min=0)] * (queries[0] != NONE)[:, None]
@@ -59,7 +56,7 @@ def _columns(
     *,
     causal: bool,
 ) -> Bool[Tensor, "query=pos key=pos"]:
-    """These columns for each query that is an ordinary token and sees them, but for its own."""
+    """These columns for each ordinary query that sees them, without its own."""
     cells = ordinary(tokens[None], special).T & columns
     return cells.tril(-1) if causal else cells.fill_diagonal_(False)
 
@@ -73,7 +70,7 @@ def marked_of_head(
     *,
     causal: bool = True,
 ) -> Bool[Tensor, "query=pos key=pos"]:
-    """Which cells are targets of the kind; for a sink, the columns where this head rests too."""
+    """Cells that are targets of the kind; of a sink, the columns this head attends to as well."""
     cells = marked(kind, tokens, thresholds, special, causal=causal)
     if kind == "sink":
         columns = resting_columns(attention[None], tokens, thresholds, special, causal=causal)
@@ -89,9 +86,7 @@ def ideal(
     *,
     causal: bool = True,
 ) -> Float[Tensor, "query=pos key=pos"]:
-    """The attention of a head that does nothing but look at its targets, evenly.
-
-    Where a query has none, it rests on the first token. Each row sums to 1.
+    """Attention spread evenly over each query's targets, or on the first token without a target.
 
     Example:
         >>> ideal("previous_token", torch.tensor([5, 6, 7]), {"window_width": 8}, [])

@@ -1,16 +1,17 @@
-"""Probes: token ids made so that a head shows what it does.
+"""Probes: token ids on which a head shows its kind.
 
-- `repeated`: random tokens, then the same again. Each row has a period of its own, since a
-  head that only looks a fixed distance back passes any probe with one period. Within a
-  period no token occurs twice, so each query has exactly one match per earlier copy. Before
-  the first repeat there is nothing to find, and heads are idle.
-- `shuffled`: the same rows, with what follows the first copy in another order: the null.
+- `repeated`: random tokens, then the same again. Each row has its own period, since a head that
+  only looks a fixed distance back passes any probe with one period. Within a period no token
+  occurs twice, so each query has exactly one match per earlier copy. Before the first repeat no
+  token has a match, and heads are idle.
+- `shuffled`: the same rows, with the tokens after the first copy in another order: the null.
 - `text`: natural text of several kinds.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -20,18 +21,18 @@ from torch import Tensor
 from interp.errors import Count, InputError, Seed, Whole, checked
 
 SHORTEST = 11
-"""Tokens that it takes to repeat anything, those before the first copy not counted."""
+"""Least number of tokens that can repeat, without those before the first copy."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Rows of token ids of one length, to be run as they are.
+    """Rows of token ids of one length.
 
     Attributes:
-        tokens: The ids.
-        parts: Names of sets of queries that are scored apart, with those queries.
-        periods: The distance between the copies in each row, where there are copies.
-        asked: The ids that targets are worked out from, where those are not the ones run.
+        tokens: Token ids to run.
+        parts: Sets of queries that are scored apart, by name.
+        periods: Distance between the copies in each row, where there are copies.
+        asked: Token ids from which targets are computed, if not `tokens`.
     """
 
     tokens: Int[Tensor, "row pos"]
@@ -40,7 +41,7 @@ class Probe:
     asked: Int[Tensor, "row pos"] | None = None
 
     def record(self) -> dict[str, Any]:
-        """What was run, as a result keeps it: each row's ids as one text."""
+        """The probe for a result's `made_by`, with each row's ids as one text."""
         return {
             "parts": list(self.parts),
             "rows": len(self.tokens),
@@ -51,15 +52,14 @@ class Probe:
 
     def split(self, rows: int) -> "list[Probe]":
         """The same rows in probes of at most `rows` each."""
-        cuts = range(0, len(self.tokens), rows)
         return [
             Probe(
-                self.tokens[i : i + rows],
-                {name: queries[i : i + rows] for name, queries in self.parts.items()},
-                self.periods[i : i + rows],
-                None if self.asked is None else self.asked[i : i + rows],
+                self.tokens[cut],
+                {name: queries[cut] for name, queries in self.parts.items()},
+                self.periods[cut],
+                None if self.asked is None else self.asked[cut],
             )
-            for i in cuts
+            for cut in (slice(i, i + rows) for i in range(0, len(self.tokens), rows))
         ]
 
 
@@ -73,23 +73,19 @@ def repeated(
     seed: Seed,
     period: int | None = None,
 ) -> Probe:
-    """Rows of random tokens, each repeated with a period of its own until the row is full.
+    """Rows of random tokens, each repeated with its own period until the row is full.
 
-    The period is drawn from 3/8 to 5/8 of the row, so that the first copy is complete, and
-    followed by three fifths of another one at least. The queries of the first copy are the
-    part `random`, all later ones the part `repeated`.
+    The period is drawn from 3/8 to 5/8 of the row, so that the first copy is complete and at least
+    three fifths of another follow. The queries of the first copy are the part `random`, all later
+    ones the part `repeated`.
 
     Args:
         vocabulary: Ids to draw from, without replacement within a row.
-        rows: How many.
-        length: Tokens in a row, BOS included.
+        rows: Number of rows.
+        length: Number of tokens in a row, BOS included.
         bos: Id that opens every row, or None.
-        seed: Of a generator of its own; the global one is left alone.
-        period: Of every row alike, to see how a score depends on the distance.
-
-    Raises:
-        InputError: If there are no rows, or rows too short or ids too few to repeat anything, or
-            a number is not a whole one.
+        seed: Random seed; the global generator stays as it is.
+        period: Period of every row, to see how a score depends on the distance.
     """
     body = length - (bos is not None)
     least, most = (body * 3 // 8, body * 5 // 8) if period is None else (period, period)
@@ -101,7 +97,7 @@ def repeated(
             f"vocabulary must have at least {most} ordinary tokens, got {len(vocabulary)}"
         )
     generator = torch.Generator().manual_seed(seed)
-    # Each period comes once before any comes again, so that rows differ all they can.
+    # No period comes twice before each has come once, so that rows differ as much as possible.
     number = most + 1 - least
     rounds = [torch.randperm(number, generator=generator) for _ in range(0, rows, number)]
     periods = (torch.cat(rounds)[:rows] + least).tolist()
@@ -109,26 +105,20 @@ def repeated(
     for distance in periods:
         block = vocabulary[torch.randperm(len(vocabulary), generator=generator)[:distance]]
         ids.append(block[torch.arange(body) % distance])
-    tokens = torch.stack(ids)
-    if bos is not None:
-        tokens = _opened_by(bos, tokens)
+    tokens = _opened_by(bos, torch.stack(ids))
     before = torch.arange(length) < torch.tensor(periods)[:, None] + (length - body)
     return Probe(tokens, {"random": before, "repeated": ~before}, tuple(periods))
 
 
 def shuffled(probe: Probe, *, seed: int) -> Probe:
-    """The null of repeated rows: after the first copy the same tokens come in another order.
+    """The null of `repeated` rows: the tokens after the first copy in another order.
 
-    Targets are still those of the rows as they were (`asked`). A head that matches tokens has
-    no more reason to look there; one that looks a fixed distance back looks there as before.
-
-    Args:
-        probe: From `repeated`.
-        seed: Of a generator of its own.
+    Targets are still those of the original rows (`asked`). A head that matches tokens has no
+    more reason to attend to them; one that looks a fixed distance back does so as before.
 
     Returns:
-        The rows, of which the queries after the first copy are the part `shuffled`, and the
-        others, which are as they were, the part `elsewhere`.
+        The rows; queries after the first copy are the part `shuffled`, all others, whose tokens
+        stay, the part `elsewhere`.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = probe.tokens.clone()
@@ -139,23 +129,15 @@ def shuffled(probe: Probe, *, seed: int) -> Probe:
     return Probe(rows, parts, probe.periods, asked=probe.tokens)
 
 
-def opened_again(probe: Probe, bos: int) -> Probe:
-    """The same rows behind one more BOS, as when a text that has one is given another."""
-    parts = {
-        name: torch.cat([torch.zeros(len(queries), 1, dtype=torch.bool), queries], dim=1)
-        for name, queries in probe.parts.items()
-    }
-    return Probe(_opened_by(bos, probe.tokens), parts, probe.periods)
+def extended(probe: Probe, token: int, *, front: bool) -> Probe:
+    """The rows with one more `token` at the front or at the end, which is no query of any part."""
 
+    def longer(rows: Tensor, value: int) -> Tensor:
+        column = torch.full_like(rows[:, :1], value)
+        return torch.cat([column, rows] if front else [rows, column], dim=1)
 
-def closed_by(probe: Probe, end: int) -> Probe:
-    """The same rows with one more token at their end, which is no query of any part."""
-    parts = {
-        name: torch.cat([queries, torch.zeros(len(queries), 1, dtype=torch.bool)], dim=1)
-        for name, queries in probe.parts.items()
-    }
-    last = torch.full((len(probe.tokens), 1), end)
-    return Probe(torch.cat([probe.tokens, last], dim=1), parts, probe.periods)
+    parts = {name: longer(queries, False) for name, queries in probe.parts.items()}
+    return Probe(longer(probe.tokens, token), parts, probe.periods)
 
 
 def passages() -> dict[str, str]:
@@ -167,40 +149,33 @@ def passages() -> dict[str, str]:
     }
 
 
+@checked
 def text(
-    encoded: Iterable[Int[Tensor, " _"]], *, rows: int, length: int, bos: int | None
+    encoded: Iterable[Int[Tensor, " _"]], *, rows: Count, length: Whole, bos: int | None
 ) -> Probe | None:
     """Rows cut from encoded passages in turn, each opened by BOS.
 
     Args:
         encoded: Token ids of each passage.
-        rows: How many at most; fewer if the passages are used up.
-        length: Tokens in a row, BOS included.
+        rows: Largest number of rows; fewer if the passages are used up.
+        length: Number of tokens in a row, BOS included.
         bos: Id that opens every row, or None.
 
     Returns:
-        The probe, all of it the part `text`; None if no passage fills a row.
+        The probe, with all queries in the part `text`; None if no passage fills a row.
     """
-    if rows < 1:
-        raise InputError(f"rows must be at least 1, got {rows}")
     body = length - (bos is not None)
     if body < 1:
         raise InputError(f"length must leave room for a token, got {length}")
-    pieces = [list(ids.split(body)) for ids in encoded]
-    turns = [
-        piece[i]
-        for i in range(max(map(len, pieces), default=0))
-        for piece in pieces
-        if i < len(piece)
-    ]
-    full = [piece for piece in turns if len(piece) == body][:rows]
+    turns = zip_longest(*(ids.split(body) for ids in encoded), fillvalue=torch.empty(0))
+    full = [piece for turn in turns for piece in turn if len(piece) == body][:rows]
     if not full:
         return None
-    tokens = torch.stack(full)
-    if bos is not None:
-        tokens = _opened_by(bos, tokens)
+    tokens = _opened_by(bos, torch.stack(full))
     return Probe(tokens, {"text": torch.ones_like(tokens, dtype=torch.bool)})
 
 
-def _opened_by(bos: int, rows: Int[Tensor, "row pos"]) -> Int[Tensor, "row pos1"]:
+def _opened_by(bos: int | None, rows: Int[Tensor, "row pos"]) -> Int[Tensor, "row _"]:
+    if bos is None:
+        return rows
     return torch.cat([torch.full((len(rows), 1), bos), rows], dim=1)

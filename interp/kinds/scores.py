@@ -1,6 +1,6 @@
-"""Scores of the heads of a layer: what to ask (`ask`), and the tallies (`score_layer`).
+"""Scores of a layer's heads: the questions (`ask`), and their tallies (`score_layer`).
 
-Questions depend on the tokens alone, so they are computed once for all layers of one window.
+Questions depend on the tokens alone, so all layers with the same window share them.
 """
 
 from collections.abc import Collection, Sequence
@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, TypeVar
 
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -20,6 +20,8 @@ from interp.kinds.sinks import halves, sink_columns, spaced
 from interp.kinds.targets import (
     NONE,
     Blocks,
+    Keys,
+    Tokens,
     first_token,
     ordinary,
     positions,
@@ -42,29 +44,24 @@ def _of_every_kind(thresholds: type[T]) -> type[T]:
 @dataclass(frozen=True, kw_only=True)
 @_of_every_kind
 class Thresholds:
-    """Every number that decides a label, in one place.
+    """Every number that decides a label.
 
     Attributes:
-        induction: Least excess for the label, here and in the next six.
+        induction: Least excess for the label, as in the next six.
             0.4 is the usual value for stripes (ARENA 1.2).
         duplicate_token: As `induction`.
         previous_token: As `induction`.
         next_token: As `induction`.
         current_token: As `induction`.
         local_window: No published value: more than half of the attention.
-        anti_induction: How far below 0 a head with the induction label must push the right
-            token's logit to be anti-induction, as a share of the largest such effect of any
-            head of the model: effects shrink with depth, so their size alone says little.
+        anti_induction: How far below 0 an anti-induction head must push the right token's logit,
+            as a share of the model's largest effect on it, since effects shrink with depth.
         sink: epsilon = 0.3 of Gu et al. 2024 (arXiv 2410.10781).
-        window_width: How many positions, the query's own among them, are "local".
+        window_width: Width of the local window, the query included.
         sink_column: Least share of the later queries' attention that makes a column other
             than the first token a sink (see `interp.kinds.sinks.sink_columns`).
-        sink_queries: How many later queries it takes to call a column a sink.
-        min_queries: How many counted queries it takes to say anything about a kind.
-
-    Raises:
-        InputError: If a share is no number in (0, 1], or a number of positions or queries no
-            whole one from 1 up.
+        sink_queries: Least number of later queries for a sink column.
+        min_queries: Least number of counted queries for a score.
     """
 
     induction: float = KINDS["induction"].threshold
@@ -90,28 +87,19 @@ class Thresholds:
 
 
 def as_thresholds(thresholds: Any) -> Thresholds:
-    """`thresholds`, or `Thresholds()` for None.
-
-    Raises:
-        InputError: If it is anything else.
-    """
-    if thresholds is None:
-        return Thresholds()
-    if not isinstance(thresholds, Thresholds):
-        raise InputError(
-            f"thresholds must be interp.Thresholds(...), got {type(thresholds).__name__}"
-        )
-    return thresholds
+    """`thresholds`, or `Thresholds()` for None."""
+    if isinstance(thresholds, Thresholds | None):
+        return thresholds or Thresholds()
+    raise InputError(f"thresholds must be interp.Thresholds(...), got {type(thresholds).__name__}")
 
 
 @dataclass(frozen=True)
 class LayerScores:
-    """What was measured on one layer, row by row.
+    """Scores of one layer, row by row.
 
     Attributes:
-        tallies: By kind, and for `entropy` (nats) and `mean_distance` (tokens back).
-        sink_position: The column that takes most of each head's resting attention, counted
-            from the row's first token.
+        tallies: Tallies by kind, and of `entropy` (nats) and `mean_distance` (tokens).
+        sink_position: Each head's strongest column, counted from the row's first token.
     """
 
     tallies: dict[str, Tally]
@@ -126,7 +114,7 @@ class LayerScores:
         )
 
     def measured(self, least: int) -> "LayerScores":
-        """These scores without the tallies of fewer than `least` queries, which say nothing."""
+        """The scores without tallies of fewer than `least` queries."""
         enough = {n: t for n, t in self.tallies.items() if int(t.queries.sum()) >= least}
         return LayerScores(enough, self.sink_position)
 
@@ -134,29 +122,28 @@ class LayerScores:
 STATISTICS = ("entropy", "mean_distance")
 
 VALUE_WEIGHTED = "sink_value_weighted"
-"""The sink's share when each key counts by the size of what it brings, `|A v W_O|`."""
+"""Score of the sink with each key weighted by its output, `|A v W_O|`."""
 
 
 @dataclass(frozen=True)
 class Questions:
-    """What is asked of every layer that has the same window.
+    """Questions to every layer with the same window.
 
     Attributes:
-        tokens: -1 is padding.
-        keys: By kind, where each query should look.
-        fit: The queries that count.
-        seen: How many keys each query may attend to.
-        last: The last of them.
-        resting: Where idle heads rest, by the tokens alone.
-        queries: Some of those that count, to look for sink columns in their rows.
-        later: For each key, those of `queries` that can rest on it (see
-        `interp.kinds.sinks.halves`).
-        statistics: Whether entropy and mean distance are asked for, which without a pattern
-            takes as long as the attention itself.
-        elsewhere: Whether this is for a null: see `ask_elsewhere`.
+        tokens: Token ids; -1 is padding.
+        keys: Targets of each query, by kind.
+        fit: Queries that count.
+        seen: Number of keys that each query sees.
+        last: Last of these keys.
+        resting: Sinks that the tokens alone determine.
+        queries: Counted queries in whose rows sink columns are searched.
+        later: The two halves of these queries for each key, from `interp.kinds.sinks.halves`.
+        statistics: Whether to tally entropy and mean distance, which without a pattern takes as
+            long as the attention itself.
+        elsewhere: Whether this is for a null, from `ask_elsewhere`.
     """
 
-    tokens: Int[Tensor, "batch pos"]
+    tokens: Tokens
     keys: dict[str, Int[Tensor, "batch pos _"]]
     fit: Bool[Tensor, "batch pos"]
     seen: Int[Tensor, "batch pos"]
@@ -169,7 +156,7 @@ class Questions:
 
 
 def ask(
-    tokens: Int[Tensor, "batch pos"],
+    tokens: Tokens,
     *,
     counted: Bool[Tensor, "batch pos"] | None = None,
     special: Collection[int] = (),
@@ -179,32 +166,31 @@ def ask(
     causal: bool = True,
     statistics: bool = True,
 ) -> Questions:
-    """Work out what to ask of a layer.
+    """Questions to a layer about its tokens.
 
     Args:
-        tokens: -1 is padding.
-        counted: Which queries to look at; all if left out. Queries that the targets rule
-            out (padding, first and special tokens) never count.
+        tokens: Token ids; -1 is padding.
+        counted: Queries to count; all if None. Padding, first and special tokens never count.
         special: Ids of special tokens.
-        window: How far back the layer may look, the query included; or
+        window: Number of keys back that the layer sees, the query included, or
             `interp.kinds.targets.Blocks`.
-        thresholds: For the width of the local window.
-        kinds: Which kinds to score, of those that the direction has.
-        causal: Whether a query sees no key after itself; otherwise `window` goes both ways.
+        thresholds: Thresholds, for the width of the local window.
+        kinds: Names of kinds to score, if the direction has them.
+        causal: Whether no query looks ahead; otherwise `window` goes both ways.
         statistics: Whether to tally entropy and mean distance too.
     """
     fit = ordinary(tokens, special)
     if counted is not None:
         fit = fit & counted
     keys = {
-        kind: _in_sight(targets_of(kind, tokens, special, thresholds, causal), tokens, window)
+        kind: _visible(targets_of(kind, tokens, special, thresholds, causal), tokens, window)
         for kind in kinds_of(causal)
         if kind in kinds
     }
     queries = spaced(fit)
-    seen, last = (
-        (visible_keys(tokens, window), positions(tokens)) if causal else _around(tokens, window)
-    )
+    seen, last = visible_keys(tokens, window), positions(tokens)
+    if not causal:
+        seen, last = _around(tokens, window)
     return Questions(
         tokens=tokens,
         keys=keys,
@@ -219,22 +205,20 @@ def ask(
 
 
 def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
-    """The same questions where a head of each kind should not look: for a null.
+    """The same questions about keys where a head of each kind should not look: for a null.
 
-    For kinds that match tokens the questions stay, and the rows that are run differ
-    (`interp.kinds.probes.shuffled`). Kinds that go by position are asked about as many visible
-    keys, drawn evenly.
+    Kinds that match tokens keep their targets, on shuffled rows (`interp.kinds.probes.shuffled`);
+    other kinds get as many visible keys at random.
     """
     generator = torch.Generator().manual_seed(seed)
     last = questions.last[..., None]
     keys = {}
-    for kind, own in questions.keys.items():
-        if KINDS[kind].null == "shuffled":
-            keys[kind] = own
-            continue
-        share = torch.rand(own.shape, dtype=torch.float32, generator=generator).to(own.device)
-        drawn = last - (share * questions.seen[..., None]).long()
-        keys[kind] = torch.where(own != NONE, drawn, NONE)
+    for kind, targets in questions.keys.items():
+        keys[kind] = targets
+        if KINDS[kind].null != "shuffled":
+            share = torch.rand(targets.shape, dtype=torch.float32, generator=generator)
+            drawn = last - (share.to(targets.device) * questions.seen[..., None]).long()
+            keys[kind] = torch.where(targets != NONE, drawn, NONE)
     return replace(questions, keys=keys, statistics=False, elsewhere=True)
 
 
@@ -243,13 +227,12 @@ def score_layer(
     questions: Questions,
     thresholds: Thresholds,
 ) -> LayerScores:
-    """Tally what was asked in one layer.
+    """Tally the answers of one layer.
 
     Args:
-        attention: As a pattern or as queries and keys, in float32; a pattern's rows of padding
-            may hold anything.
-        questions: From `ask`.
-        thresholds: For the sink columns.
+        attention: Pattern, or queries and keys, in float32; rows of padding are ignored.
+        questions: Questions from `ask`.
+        thresholds: Thresholds, for the sink columns.
     """
     tokens, fit, seen = questions.tokens, questions.fit, questions.seen
     if isinstance(attention, Tensor):
@@ -271,7 +254,7 @@ def score_layer(
             number = others.sum(-1)
             on_sink = attention.on_columns(places) * others
             value, uniform = on_sink.sum(-1), number / seen[:, None]
-            if questions.elsewhere:  # One key drawn for each query, as often as it has columns.
+            if questions.elsewhere:  # One random key per query, counted once per column.
                 value = attention.mass(keys) * number
             place = (strongest - first_token(tokens)[:, None]).cpu()
             if means is not None and means.norm is not None and attention.norms is not None:
@@ -280,34 +263,33 @@ def score_layer(
                 tallies[VALUE_WEIGHTED] = Tally.of(weighted, uniform, there.any(-1) & fit)
         else:
             value = attention.mass(keys)
-            uniform = _per_head(there.sum(-1) / seen, attention.n_heads)
+            uniform = rearrange(there.sum(-1) / seen, "b q -> b 1 q")
         tallies[kind] = Tally.of(value, uniform, there.any(-1) & fit)
 
     if means is not None:
         ahead = questions.last - positions(tokens)
         behind = seen - 1 - ahead
-        even = seen.log(), (behind * (behind + 1) + ahead * (ahead + 1)) / (2 * seen)
-        even = [_per_head(value, attention.n_heads) for value in even]
-        tallies["entropy"] = Tally.of(means.entropy, even[0], fit)
-        tallies["mean_distance"] = Tally.of(means.distance, even[1], fit)
+        away = (behind * (behind + 1) + ahead * (ahead + 1)) / (2 * seen)
+        tallies["entropy"] = Tally.of(means.entropy, seen.log()[:, None], fit)
+        tallies["mean_distance"] = Tally.of(means.distance, away[:, None], fit)
     return LayerScores(tallies, place)
 
 
 def targets_of(
     kind: str,
-    tokens: Int[Tensor, "batch pos"],
+    tokens: Tokens,
     special: Collection[int],
     thresholds: Thresholds,
     causal: bool = True,
-) -> Int[Tensor, "batch pos m"]:
-    """The targets of one kind, with the window's width from `thresholds`."""
+) -> Keys:
+    """Targets of one kind, with the window's width from `thresholds`."""
     return KINDS[kind](tokens, special, width=thresholds.window_width, causal=causal)
 
 
 def _around(
-    tokens: Int[Tensor, "batch pos"], window: int | None
+    tokens: Tokens, window: int | None
 ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    """How many keys a query that looks both ways sees, and the last of them."""
+    """Number of keys that a query sees in both directions, and the last of them."""
     here, first = positions(tokens), first_token(tokens)[:, None]
     end = first + (tokens != NONE).sum(-1, keepdim=True) - 1
     before = after = here.new_tensor(tokens.shape[1] if window is None else window - 1)
@@ -318,36 +300,27 @@ def _around(
     return (last - (here - before).maximum(first) + 1).clamp(min=1), last
 
 
-def _in_sight(
-    keys: Int[Tensor, "batch query m"], tokens: Int[Tensor, "batch query"], window: int | None
-) -> Int[Tensor, "batch query m"]:
+def _visible(keys: Keys, tokens: Tokens, window: int | None) -> Keys:
+    """The keys inside the window."""
     if window is None:
         return keys
     first = first_token(tokens)[:, None, None]
-    return torch.where(
-        within(window, positions(tokens)[..., None] - first, keys - first), keys, NONE
-    )
+    seen = within(window, positions(tokens)[..., None] - first, keys - first)
+    return torch.where(seen, keys, NONE)
 
 
 def _listed(columns: Bool[Tensor, "batch head key"]) -> Int[Tensor, "batch head m"]:
-    """The places of the columns, filled up with -1."""
-    most = int(columns.sum(-1).max())
-    chosen = columns.int().topk(most, dim=-1)
+    """Positions of the columns, filled up with -1."""
+    chosen = columns.int().topk(int(columns.sum(-1).max()), dim=-1)
     return torch.where(chosen.values > 0, chosen.indices, NONE)
 
 
 def _others(
     places: Int[Tensor, "batch head m"], questions: Questions
 ) -> Bool[Tensor, "batch head query m"]:
-    """Which places in sight each query can rest on: its attention to itself is not rest."""
+    """Which visible columns each query can use as a sink: all but its own."""
     last = rearrange(questions.last, "b q -> b 1 q 1")
     seen = rearrange(questions.seen, "b q -> b 1 q 1")
     query, place = rearrange(positions(questions.tokens), "b q -> b 1 q 1"), places[:, :, None]
-    in_sight = (place > last - seen) & (place <= last)
-    return in_sight & (place != query) & (place != NONE)
-
-
-def _per_head(
-    value: Float[Tensor, "batch query"], n_heads: int
-) -> Float[Tensor, "batch head query"]:
-    return repeat(value, "b q -> b h q", h=n_heads)
+    visible = (place > last - seen) & (place <= last)
+    return visible & (place != query) & (place != NONE)

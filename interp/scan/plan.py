@@ -50,9 +50,9 @@ def scan_probes(
         natural = probes.text(encoded, rows=max(1, rows // 2), length=shortest, bos=bos)
         made += [natural] if natural is not None else []
     if closing is not None:
-        made = [probes.closed_by(probe, closing) for probe in made]
+        made = [probes.extended(probe, closing, front=False) for probe in made]
     if n_bos == 2 and bos is not None:
-        made = [probes.opened_again(probe, bos) for probe in made]
+        made = [probes.extended(probe, bos, front=True) for probe in made]
     return made
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import InputError
-from interp.kinds.probes import Probe, opened_again, passages, repeated, shuffled, text
+from interp.kinds.probes import Probe, extended, passages, repeated, shuffled, text
 
 VOCABULARY = torch.arange(100, 400) * 3  # With gaps, so that an invented id is seen.
 BOS = 1
@@ -152,7 +152,7 @@ def test_shuffled_rows_hold_the_same_tokens_and_the_same_first_copy():
 
 def test_one_more_bos_moves_every_query_by_one():
     probe = repeated(torch.arange(10, 200), rows=3, length=40, bos=1, seed=0)
-    again = opened_again(probe, 1)
+    again = extended(probe, 1, front=True)
     assert again.tokens[:, :2].tolist() == [[1, 1]] * 3
     assert torch.equal(again.tokens[:, 1:], probe.tokens)
     for name, queries in probe.parts.items():
