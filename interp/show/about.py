@@ -1,4 +1,4 @@
-"""What a table of heads says of itself, for figures and pages alike."""
+"""The record of a table of heads, in words and numbers for figures and pages."""
 
 from dataclasses import asdict
 from typing import Any
@@ -14,11 +14,9 @@ def thresholds_of(scan: HeadScan) -> dict[str, Any]:
     return asdict(Thresholds()) | scan.made_by.get("thresholds", {})
 
 
-def special_of(scan: HeadScan | None) -> list[int]:
+def special_of(scan: HeadScan) -> list[int]:
     """The ids of the special tokens that a scan records, BOS included."""
-    made_by = {} if scan is None else scan.made_by
-    bos = made_by.get("bos")
-    return sorted({*made_by.get("special", []), *([] if bos is None else [bos])})
+    return sorted({*scan.made_by.get("special", []), scan.made_by.get("bos")} - {None})
 
 
 def zoo_heads(scan: HeadScan) -> dict[str, Head]:

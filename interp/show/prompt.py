@@ -1,6 +1,6 @@
 """Attention patterns of any source, one prompt at a time: what figures and pages show."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +24,7 @@ LONGEST = 1024
 
 @dataclass(frozen=True)
 class Text:
-    """The tokens along one side of a pattern.
-
-    Attributes:
-        ids: Token ids, without padding.
-        texts: Text of each token.
-    """
+    """The tokens along one side of a pattern: ids without padding, and the text of each."""
 
     ids: Int[Tensor, " pos"]
     texts: Sequence[str]
@@ -70,16 +65,6 @@ class Prompt:
     named: bool = True
 
     @property
-    def ids(self) -> list[int]:
-        """The ids of its tokens."""
-        return self.text.ids.tolist()
-
-    @property
-    def labels(self) -> list[str]:
-        """The visible text of each token."""
-        return self.text.labels
-
-    @property
     def across(self) -> Text:
         """The keys' tokens."""
         return self.text if self.keys is None else self.keys
@@ -97,10 +82,7 @@ class Prompt:
     def pattern(self, head: Head) -> Float[Tensor, "query key"]:
         """The attention of `head`, in float32 on the CPU."""
         if head.layer not in self.layers or head.head >= len(self.layers[head.layer]):
-            heads = len(next(iter(self.layers.values()), ()))
-            raise InputError(
-                f"patterns must hold {head}, got layers {list(self.layers)} of {heads} heads"
-            )
+            raise InputError(f"patterns must hold {head}, got layers {list(self.layers)} without")
         return self.layers[head.layer][head.head].detach().cpu().float()
 
     def targets_of(
@@ -132,21 +114,16 @@ def one_prompt(
     """
     if isinstance(patterns, Prompt):
         return patterns
-    prompts = list(prompts_of(patterns, tokens, texts, layers, causal=causal))
+    prompts = prompts_of(patterns, tokens, texts, layers, causal=causal)
     if row is None and len(prompts) > 1:
         raise InputError(f"row must be given for a batch of {len(prompts)} prompts, got none")
     if row is not None and not 0 <= row < len(prompts):
         raise InputError(f"row must be from 0 to {len(prompts) - 1}, got {row}")
     prompt = prompts[row or 0]
     if prompt.longest > LONGEST:
-        hint = f": run only the first {LONGEST:,}" if prompt.causal else ""
-        raise InputError(
-            f"patterns must have at most {LONGEST:,} tokens, got {prompt.longest:,}{hint}"
-        )
+        raise InputError(f"patterns must have at most {LONGEST} tokens, got {prompt.longest}")
     if prompt.keys is not None and not cross:
-        raise InputError(
-            "patterns must be a text's attention to itself, got cross-attention: use head_page"
-        )
+        raise InputError("patterns must be a text's attention to itself, got cross-attention")
     if whole is not None and whole < len(prompt.text):
         raise InputError(f"whole must be at least {len(prompt.text)}, got {whole}")
     return replace(prompt, whole=whole or len(prompt.text))
@@ -159,50 +136,46 @@ def prompts_of(
     layers: Sequence[int] | None = None,
     *,
     causal: bool | None = None,
-) -> Iterator[Prompt]:
-    """Each row of a batch as a prompt without its padding."""
-    if isinstance(patterns, list | tuple) and not patterns:
-        raise InputError("patterns must hold at least one prompt, got none")
-    several = isinstance(patterns, list | tuple) and all(map(carries_tokens, patterns))
-    for one in patterns if several else [patterns]:
-        yield from _rows_of(one, tokens, texts, layers, causal)
+) -> list[Prompt]:
+    """Each row of a batch, or of each batch in a list, as a prompt without its padding."""
+    if isinstance(patterns, list | tuple) and all(map(carries_tokens, patterns)):
+        if not patterns:
+            raise InputError("patterns must hold at least one prompt, got none")
+        return [row for one in patterns for row in _rows_of(one, tokens, texts, layers, causal)]
+    return _rows_of(patterns, tokens, texts, layers, causal)
 
 
 def _rows_of(
     patterns: Any, tokens: Any, texts: Any, layers: Sequence[int] | None, causal: bool | None
-) -> Iterator[Prompt]:
-    taken = take(patterns, tokens)
-    causal = taken.causal if causal is None else causal
-    ids, stack = taken.tokens.cpu(), taken.arrays
-    numbers = as_numbers(taken.layers if layers is None else layers)
-    if len(numbers) != len(stack):
-        raise InputError(f"layers must name all {len(stack)} layers, got {len(numbers)} numbers")
+) -> list[Prompt]:
+    ran = take(patterns, tokens)
+    causal = ran.causal if causal is None else causal
+    ids = ran.tokens.cpu()
+    numbers = as_numbers(ran.layers if layers is None else layers)
+    if len(numbers) != len(ran.arrays):
+        raise InputError(f"layers must name all {len(ran.arrays)} layers, got {len(numbers)}")
     # The patterns of `attention_patterns` were checked when they were computed.
-    checked = isinstance(patterns, AttentionPatterns) and causal == taken.causal
-    for number, pattern in zip(numbers, stack, strict=True):
+    checked = isinstance(patterns, AttentionPatterns) and causal == ran.causal
+    known = {"learned_sinks": ran.learned_sinks, "causal": causal, "key_tokens": ran.key_tokens}
+    for number, pattern in zip(numbers, ran.arrays, strict=True):
         if not checked or ids.shape != (len(pattern), pattern.shape[2]):
-            check_pattern(
-                pattern.detach().float().cpu(),
-                ids,
-                where=f"layer {number}",
-                learned_sinks=taken.learned_sinks,
-                causal=causal,
-                key_tokens=taken.key_tokens,
-            )
-    queries = _texts_of(ids, taken.texts if texts is None else texts)
+            check_pattern(pattern.detach().float().cpu(), ids, where=f"layer {number}", **known)
+    queries = _texts_of(ids, ran.texts if texts is None else texts)
     keys = [(place, None) for place, _ in queries]
-    if taken.key_tokens is not None:
-        keys = _texts_of(taken.key_tokens.cpu(), taken.key_texts)
-    for row, ((down, text), (across, other)) in enumerate(zip(queries, keys, strict=True)):
-        yield Prompt(
+    if ran.key_tokens is not None:
+        keys = _texts_of(ran.key_tokens.cpu(), ran.key_texts)
+    return [
+        Prompt(
             text,
-            {n: layer[row][:, down, across] for n, layer in zip(numbers, stack, strict=True)},
+            {n: layer[row][:, down, across] for n, layer in zip(numbers, ran.arrays)},
             max(len(text), len(other or ())),
             other,
             causal,
-            taken.special,
-            layers is not None or taken.numbered,
+            ran.special,
+            layers is not None or ran.numbered,
         )
+        for row, ((down, text), (across, other)) in enumerate(zip(queries, keys, strict=True))
+    ]
 
 
 def _texts_of(
@@ -212,20 +185,15 @@ def _texts_of(
     if texts is not None and all(isinstance(text, str) for text in texts):
         texts = [texts]
     if texts is not None and len(texts) != len(ids):
-        raise InputError(
-            f"texts must be a list for each of {len(ids)} rows of the batch, got {len(texts)}"
-        )
+        raise InputError(f"texts must be a list for each of {len(ids)} rows, got {len(texts)}")
     rows = []
     for row, padded in enumerate(ids):
-        places = (padded != NONE).nonzero().flatten()
-        if not len(places):
+        places = (padded != NONE).nonzero().flatten().tolist()
+        if not places:
             raise InputError(f"tokens must have at least one token in row {row}, got none")
-        real = slice(int(places[0]), int(places[-1]) + 1)
+        real = slice(places[0], places[-1] + 1)
         words = [f"<{i}>" for i in padded[real].tolist()] if texts is None else list(texts[row])
         if len(words) != len(places):
-            raise InputError(
-                f"texts must have one entry per token, got {len(words)} for the"
-                f" {len(places)} tokens of row {row}"
-            )
+            raise InputError(f"texts must name each of {len(places)} tokens, got {len(words)}")
         rows.append((real, Text(padded[real], words)))
     return rows

@@ -62,12 +62,10 @@ class ModelPrompts:
         """The table of the model's heads."""
         return scan_heads(self.model, seed=self.seed, progress=progress)
 
-    def gallery(
-        self, scan: HeadScan, heads: list[Head] | None, limit: float, progress: Progress | None
-    ) -> Gallery:
-        """The page of these prompts."""
-        more: dict[str, Any] = {"titles": self.titles, "limit": limit, "progress": progress}
-        return gallery_of_model(scan, self.model, self.rows, heads=heads, **more)
+    def gallery(self, scan: HeadScan, progress: Progress | None, **more: Any) -> Gallery:
+        """The page of these prompts; `more` are arguments of `interp.gallery`."""
+        more |= {"titles": self.titles, "progress": progress}
+        return gallery_of_model(scan, self.model, self.rows, **more)
 
     def patterns(self, number: int, layers: list[int] | None) -> AttentionPatterns:
         """The patterns of one prompt in some layers, as many tokens as a figure shows."""
@@ -80,7 +78,7 @@ class ModelPrompts:
 
 @dataclass(frozen=True)
 class FilePrompts:
-    """Prompts whose patterns are in a file, one in each row of a batch.
+    """Prompts whose patterns are in a file, one in each row of a batch, like `ModelPrompts`.
 
     Attributes:
         layers: Patterns and token ids, from `interp.patterns.read.take`.
@@ -96,31 +94,23 @@ class FilePrompts:
     special: Collection[int] = ()
     how: dict[str, bool] = field(default_factory=dict)
     most = given.SHOWN
-    """Most tokens of a prompt in a figure."""
 
     @property
-    def causal(self) -> bool:
-        """Whether each query sees only itself and earlier tokens."""
+    def causal(self) -> bool:  # noqa: D102
         return self.how.get("causal", True)
 
     @property
-    def rows(self) -> list[list[int]]:
-        """Token ids of each prompt."""
+    def rows(self) -> list[list[int]]:  # noqa: D102
         return [row[row != NONE].tolist() for row in self.layers.tokens]
 
-    def scan(self, progress: Progress | None) -> HeadScan:
-        """The table of the patterns' heads."""
+    def scan(self, progress: Progress | None) -> HeadScan:  # noqa: D102
         files = self.layers, self.file, self.tokens
         return given.scan_given(*files, special=self.special, **self.how)
 
-    def gallery(
-        self, scan: HeadScan, heads: list[Head] | None, limit: float, progress: Progress | None
-    ) -> Gallery:
-        """The page of these prompts."""
-        return gallery(scan, read_patterns(self.layers, **self.how), heads=heads, limit=limit)
+    def gallery(self, scan: HeadScan, progress: Progress | None, **more: Any) -> Gallery:  # noqa: D102
+        return gallery(scan, read_patterns(self.layers, **self.how), **more)
 
-    def patterns(self, number: int, layers: list[int] | None) -> AttentionPatterns:
-        """The patterns of one prompt, as many tokens as a figure shows."""
+    def patterns(self, number: int, layers: list[int] | None) -> AttentionPatterns:  # noqa: D102
         one = slice(number, number + 1)
         arrays = [layer[one] for layer in self.layers.arrays]
         cut = replace(self.layers, arrays=arrays, tokens=self.layers.tokens[one])
@@ -129,16 +119,14 @@ class FilePrompts:
 
 def example_prompts(model: "Model", seed: int = 0) -> ModelPrompts:
     """49 random tokens that repeat and, with a tokenizer, 128 tokens of prose."""
-    length = min(49, model.n_ctx)
-    closing = [] if model.closing is None else [model.closing]
-    random = probes.repeated(
-        model.vocabulary, rows=1, length=length - len(closing), bos=model.bos, seed=seed
-    )
+    length, closing = min(49, model.n_ctx), [model.closing] * (model.closing is not None)
+    shape = {"rows": 1, "length": length - len(closing)}
+    random = probes.repeated(model.vocabulary, **shape, bos=model.bos, seed=seed)
     rows = [[*random.tokens[0].tolist(), *closing]]
     titles = [f"{length} random tokens that repeat"]
     prose = dict(zip(probes.passages(), encoded_passages(model))).get("prose")
     if prose is not None:
-        opened = [*([] if model.bos is None else [model.bos]), *prose.tolist()]
+        opened = [model.bos] * (model.bos is not None) + prose.tolist()
         rows.append([*opened[: min(128, model.n_ctx) - len(closing)], *closing])
         titles.append(f"{len(rows[1])} tokens of prose")
     return ModelPrompts(model, rows, titles, seed)
@@ -149,19 +137,16 @@ def chosen_heads(
 ) -> list[Head] | None:
     """The named heads, or those with one of the labels; None for all."""
     if labels:
-        if heads is not None:
-            raise InputError("heads must be left out with label, got both")
         found = {head for word in labels for head in scan.heads(word)}
-        if not found:
-            raise InputError(f"label must be one that some head has, got {', '.join(labels)}")
+        if heads is not None or not found:
+            raise InputError(f"label must be one that some head has, without heads, got {labels}")
         return sorted(found)
     if heads is None:
         return None
-    chosen = list(dict.fromkeys(map(Head.parse, heads)))
-    present = set(scan.frame["name"].tolist())
-    if absent := [head for head in chosen if str(head) not in present]:
+    chosen = dict.fromkeys(map(Head.parse, heads))
+    if absent := [str(head) for head in chosen if str(head) not in scan.frame["name"].tolist()]:
         raise InputError(f"heads must be in the scan, got {absent[0]}")
-    return chosen
+    return list(chosen)
 
 
 def render(
@@ -206,7 +191,7 @@ def render(
         count = len(scan.frame) if chosen is None else len(chosen)
         size = estimate(count, lengths, causal=prompts.causal)
         stage(f"drawing {count} heads, a page of about {size:.1f} million bytes")
-        page = prompts.gallery(scan, chosen, limit, progress)
+        page = prompts.gallery(scan, progress, heads=chosen, limit=limit)
         page.save(folder / "gallery.html")
         notes += page.notes
     if endings := [ending for ending in formats if ending != "html"]:
@@ -251,11 +236,8 @@ def figures(
         prompt = one_prompt(prompts.patterns(number, layers), whole=len(row), cross=True)
         end = "" if number == 0 else f"_{number + 1}"
         if "page" in draw:
-            top = 4 if heads is None else 8
-            yield (
-                f"gallery{end}",
-                plots.pattern_page(scan, prompt, top=top, heads=heads, kinds=kinds),
-            )
+            more = {"top": 4 if heads is None else 8, "heads": heads, "kinds": kinds}
+            yield f"gallery{end}", plots.pattern_page(scan, prompt, **more)
         for head in heads or []:
             if "heads" in draw:
                 yield f"head_{head}{end}", plots.head_page(prompt, head, scan=scan)

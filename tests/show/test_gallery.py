@@ -231,7 +231,7 @@ def test_each_row_of_a_batch_is_a_prompt_and_padding_is_cut():
     stack = torch.cat([three, padded[None]])[:, None]
     tokens = torch.tensor([[1, 2, 3, 4, 5]] * 3 + [[1, 2, 3, -1, -1]])
     made = gallery(classify_heads(one[None], torch.arange(5)), stack, tokens)
-    assert [len(prompt.ids) for prompt in made.prompts] == [5, 5, 5, 3]
+    assert [len(prompt.text.ids.tolist()) for prompt in made.prompts] == [5, 5, 5, 3]
     for row in range(3):
         assert (weights(made.to_html(), row, "L0H0") - three[row]).abs().max() < CLOSE
     assert (weights(made.to_html(), 3, "L0H0") - padded[:3, :3]).abs().max() < CLOSE
@@ -300,7 +300,7 @@ def test_a_prompt_of_more_than_a_thousand_tokens_is_cut_and_the_page_says_so():
     tokens = torch.arange(LONGEST + 10)
     patterns = patterns_of([["random"]], tokens)
     made = gallery(classify_heads(pattern("sink")[None], TOKENS), patterns)
-    assert len(made.prompts[0].ids) == LONGEST
+    assert len(made.prompts[0].text.ids.tolist()) == LONGEST
     (note,) = made.notes
     assert "1,034 tokens is cut to its first 1,024" in note
     kept = weights(made.to_html(), 0, "L0H0")
@@ -420,7 +420,7 @@ def test_padding_is_cut_off_on_every_side_of_every_kind_of_pattern():
     together = interp.attention_patterns(model, rows)
     made = gallery(interp.scan_heads(model, rows=1, quick=True), together)
     for row, ids in enumerate(rows):
-        assert made.prompts[row].ids == ids
+        assert made.prompts[row].text.ids.tolist() == ids
         kept = unpacked(Parsed(made.to_html()).scripts[f"w{row}-L1H2"], keys=len(ids))
         assert (kept - together[1, row, 2, : len(ids), : len(ids)]).abs().max() < CLOSE
     stack = torch.zeros(1, 2, 1, 4, 5)
@@ -468,10 +468,10 @@ def test_a_models_page_takes_prompts_of_several_lengths_and_some_heads():
     made = gallery_of_model(
         scan, model, ["w5 w6", [3, 4, 5]], heads=["L1H2"], progress=lambda *at: done.append(at)
     )
-    assert [len(prompt.ids) for prompt in made.prompts] == [3, 3]
+    assert [len(prompt.text.ids.tolist()) for prompt in made.prompts] == [3, 3]
     # The labels are those of the ids that were run, BOS among them.
-    assert made.prompts[0].labels[1:] == ["w5", "w6"]
-    assert made.prompts[0].ids == model.to_tokens("w5 w6")[0].tolist()
+    assert made.prompts[0].text.labels[1:] == ["w5", "w6"]
+    assert made.prompts[0].text.ids.tolist() == model.to_tokens("w5 w6")[0].tolist()
     assert made.heads == [Head(1, 2)]
     assert done == [(1, 2), (2, 2)]
 

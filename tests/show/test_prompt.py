@@ -26,7 +26,7 @@ def test_padding_on_either_side_is_cut_off():
     wide = torch.zeros(3, 1, 3, 40, 40)
     wide[..., 3:28, 3:28] = patterns.as_subclass(torch.Tensor)
     (prompt,) = prompts_of(wide, padded)
-    assert prompt.ids == patterns.tokens[0].tolist()
+    assert prompt.text.ids.tolist() == patterns.tokens[0].tolist()
     assert torch.equal(prompt.pattern(Head(1, 0)), patterns[1, 0, 0].as_subclass(torch.Tensor))
 
 
@@ -35,8 +35,8 @@ def test_padding_on_either_side_is_cut_off():
 def test_each_row_of_a_batch_is_a_prompt_and_one_must_be_chosen(length):
     batch = even(length).repeat(3, 1, 1, 1)
     ids = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [9, 1, 2, 3]])[:, :length]
-    assert [prompt.ids for prompt in prompts_of(batch, ids)] == ids.tolist()
-    assert one_prompt(batch, ids, row=1).labels == [f"<{i}>" for i in ids[1].tolist()]
+    assert [prompt.text.ids.tolist() for prompt in prompts_of(batch, ids)] == ids.tolist()
+    assert one_prompt(batch, ids, row=1).text.labels == [f"<{i}>" for i in ids[1].tolist()]
     for row in (None, 3, -1):
         with pytest.raises(InputError, match=r"^row must"):
             one_prompt(batch, ids, row=row)
@@ -85,7 +85,7 @@ def test_patterns_of_every_source_are_the_same_prompt(tmp_path):
         prompts = list(prompts_of(source, tokens))
         assert len(prompts) == 1 + (name == "several files"), name
         for prompt in prompts:
-            assert prompt.ids == [5, 6, 7, 5, 6], name
+            assert prompt.text.ids.tolist() == [5, 6, 7, 5, 6], name
             for layer, pattern in prompt.layers.items():
                 assert (pattern - patterns[layer, 0]).abs().max() < 1e-5, name
 

@@ -1,6 +1,5 @@
 """The style of every figure, independent of the caller's settings; and figures as files."""
 
-import io
 import os
 import threading
 from collections.abc import Iterator
@@ -56,32 +55,16 @@ def styled() -> Iterator[None]:
 def save_figure(figure: Figure, path: str | os.PathLike[str], *, notes: bool = True) -> None:
     """Write `figure` as `.png` (300 dpi), `.svg` or `.pdf`: the same bytes each time.
 
-    Args:
-        figure: From a function of `interp.show.figures`.
-        path: File to write; its folder must exist.
-        notes: Whether to keep the notes at the foot; False for a figure in a paper.
+    The folder must exist. `notes` says whether to keep the notes at the foot; a paper needs none.
     """
     path = Path(path)
     if path.suffix not in _METADATA:
         raise InputError(f"path must end in {', '.join(_METADATA)}, got {path.name}")
     if not path.parent.is_dir():
         raise InputError(f"path must be in a folder that exists, got {path}")
-    metadata = _METADATA[path.suffix]
-    with styled():
-        area = None if notes else _without_notes(figure)
-        figure.savefig(path, format=path.suffix[1:], dpi=300, metadata=metadata, bbox_inches=area)
-
-
-def _without_notes(figure: Figure) -> Bbox:
-    """The part of the page above the notes, in inches."""
-    tops = [text.get_position()[1] for text in figure.texts if text.get_gid() == NOTES]
     width, height = figure.get_size_inches()
-    return Bbox([[0, height * min(tops, default=0)], [width, height]])
-
-
-def as_png(figure: Figure) -> bytes:
-    """`figure` as a PNG for a screen (144 dpi): the same bytes each time."""
-    file = io.BytesIO()
+    tops = [text.get_position()[1] for text in figure.texts if text.get_gid() == NOTES]
+    area = None if notes else Bbox([[0, height * min(tops, default=0)], [width, height]])
+    more = {"metadata": _METADATA[path.suffix], "bbox_inches": area}
     with styled():
-        figure.savefig(file, format="png", dpi=144)
-    return file.getvalue()
+        figure.savefig(path, format=path.suffix[1:], dpi=300, **more)

@@ -60,22 +60,18 @@ def gallery(
         limit: Largest size of the page in millions of bytes. A larger page keeps the strongest
             heads of each label, and says so. A prompt of more than 1,024 tokens is cut to the
             first 1,024, which changes no weight on the page.
-
-    Raises:
-        InputError: If patterns, tokens, texts and scan do not match, a pattern is not attention,
-            or the limit leaves no room for one head of each label.
     """
-    prompts = list(prompts_of(patterns, tokens, texts, layers, causal=causal))
+    prompts = prompts_of(patterns, tokens, texts, layers, causal=causal)
     cross = any(prompt.keys is not None for prompt in prompts)
     if (scan is None) != cross:
-        kind = "cross-attention" if cross else "a text's attention to itself"
-        rule = "None" if cross else "from scan_heads or classify_heads"
-        raise InputError(f"scan must be {rule} for {kind}, got {type(scan).__name__}")
+        rule = "None for cross-attention" if cross else "from scan_heads or classify_heads"
+        raise InputError(f"scan must be {rule}, got {type(scan).__name__}")
     held = {layer: len(pattern) for one in prompts for layer, pattern in one.layers.items()}
-    table = _unlabelled(held) if scan is None else scan
-    table = table if isinstance(table, HeadScan) else HeadScan.of(table)
+    if scan is None:
+        scan = [HeadLabel(head, CROSS, (CROSS,), {}, {}) for head in sorted(_wanted(None, held))]
+    table = scan if isinstance(scan, HeadScan) else HeadScan.of(scan)
     _refuse_another_model(table, held, some=all(prompt.named for prompt in prompts))
-    wanted = _wanted(table, heads, held)
+    wanted = _wanted(heads, held)
     packed = []
     for prompt, name in zip(prompts, _titles(titles, len(prompts)), strict=True):
         one = PackedPrompt.of(prompt, table, name)
@@ -108,17 +104,15 @@ def gallery_of_model(
 
     held = dict.fromkeys(hooks.attention_layers(model, None), model.n_heads)
     _refuse_another_model(scan, held, some=False)
-    wanted = _wanted(scan, heads, held)
+    wanted = _wanted(heads, held)
     rows = [model.to_tokens(one)[0] for one in inputs]
     prompts = []
     for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
-        ids = row[row != NONE]
-        causal = model.direction == "causal"
-        reads = None
+        ids, causal, reads = row[row != NONE], model.direction == "causal", None
         if model.tokenizer is not None and int(ids.max()) < len(model.tokenizer):
             reads = model.tokenizer.decode(ids.tolist())
-        text = Text(ids, model.texts_of(ids))
-        whole = Prompt(text, {}, len(ids), causal=causal, special=model.special)
+        known = {"causal": causal, "special": model.special}
+        whole = Prompt(Text(ids, model.texts_of(ids)), {}, len(ids), **known)
         prompt = PackedPrompt.of(whole, scan, name, reads)
         hooks.run(
             model,
@@ -145,12 +139,6 @@ def estimate(heads: int, lengths: Sequence[int], *, causal: bool = True) -> floa
     return 0.6 + heads * (weights + 1500) / 1e6
 
 
-def _unlabelled(held: Mapping[int, int]) -> HeadScan:
-    """A table of heads without scores, with the label of cross-attention."""
-    heads = [Head(layer, head) for layer, count in held.items() for head in range(count)]
-    return HeadScan.of([HeadLabel(head, CROSS, (CROSS,), {}, {}) for head in heads])
-
-
 def _refuse_another_model(scan: HeadScan, held: Mapping[int, int], *, some: bool) -> None:
     """Refuse numbers of heads by layer that differ from the scan's; `some` layers may be absent."""
     heads = Counter(scan.frame["layer"].tolist())
@@ -161,23 +149,18 @@ def _refuse_another_model(scan: HeadScan, held: Mapping[int, int], *, some: bool
         )
     for layer, count in held.items():
         if count != heads[layer]:
-            raise InputError(
-                f"patterns must have the scan's {heads[layer]} heads in layer {layer}, got {count}:"
-                " use the scan of the same model"
-            )
+            rule = f"patterns must have the scan's {heads[layer]} heads in layer {layer}"
+            raise InputError(f"{rule}, got {count}: use the scan of the same model")
 
 
-def _wanted(scan: HeadScan, heads: Sequence[Any] | None, held: Mapping[int, int]) -> set[Head]:
+def _wanted(heads: Sequence[Any] | None, held: Mapping[int, int]) -> set[Head]:
     present = {Head(layer, head) for layer, count in held.items() for head in range(count)}
     if heads is None:
         return present
-    known = {Head.parse(name) for name in scan.frame["name"].tolist()}
     chosen = {Head.parse(head) for head in heads}
-    if not chosen:
-        raise InputError("heads must name at least one head, got none")
-    for place, those in (("scan", known), ("patterns", present)):
-        if absent := chosen - those:
-            raise InputError(f"heads must be in the {place}, got {min(absent)}")
+    if not chosen or chosen - present:
+        absent = ", ".join(map(str, sorted(chosen - present))) or "none"
+        raise InputError(f"heads must be in the patterns, got {absent}")
     return chosen
 
 
@@ -192,7 +175,7 @@ def _fitted(
 ) -> Gallery:
     """The gallery, with as many heads as there is room for."""
     model = f"{scan.made_by['model']}: " if "model" in scan.made_by else ""
-    name = prose(f"{model}attention heads" if title is None else title)
+    name = prose(title or f"{model}attention heads")
     notes = [note for prompt in prompts for note in prompt.notes]
     if missing := len(scan.frame) - len(heads):
         notes = [*notes, f"{missing} of the scan's {len(scan.frame)} heads are not on this page."]
@@ -216,7 +199,5 @@ def _fitted(
                 f" {len(kept)} in all."
             )
             return replace(whole, heads=sorted(kept), notes=[note, *notes])
-    raise InputError(
-        f"limit must leave room for one head of each label, got {limit:g} million bytes for a"
-        f" page of {size / 1e6:.1f}: name fewer heads, or shorten the prompt"
-    )
+    rule = "limit must leave room for one head of each label"
+    raise InputError(f"{rule}, got {limit:g} for a page of {size / 1e6:.1f} million bytes")

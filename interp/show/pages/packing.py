@@ -27,19 +27,15 @@ from interp.show.prompt import LONGEST, Prompt
 from interp.text import prose
 
 STEPS = 255
-"""A weight is stored as a whole number of steps of 1/255."""
 
 
 def as_steps(
     pattern: Float[Tensor, "head query key"], *, where: str, causal: bool = True
 ) -> UInt8[Tensor, "head query key"]:
     """The weights of heads as whole numbers of steps, from 0 to 255."""
-    if not pattern.isfinite().all():
-        raise InputError(f"patterns must be finite, got NaN or infinity in {where}")
     low, high = pattern.aminmax()
-    if low < -1e-6 or high > 1 + 1e-3:
-        worst = (low if low < -1e-6 else high).item()
-        raise InputError(f"patterns must be from 0 to 1, got {worst:.3g} in {where}")
+    if not (low >= -1e-6 and high <= 1 + 1e-3):  # Also if one is NaN.
+        raise InputError(f"patterns must be from 0 to 1, got {low:.3g} to {high:.3g} in {where}")
     if causal and pattern.triu(1).any():
         raise InputError(f"patterns must be causal, got a query in {where} that looks ahead")
     return (pattern * STEPS).round().clamp(0, STEPS).to(torch.uint8)
@@ -61,9 +57,7 @@ def packed(steps: UInt8[Tensor, "query key"], *, causal: bool = True) -> str:
 def unpacked(text: str, *, keys: int | None = None) -> Float[Tensor, "query key"]:
     """The weights that `packed` stored, as the page reads them; 0 where a query would look ahead.
 
-    Args:
-        text: Result of `packed`.
-        keys: Number of keys if all weights were stored; None for the lower triangle.
+    `keys` is the number of keys if all weights were stored; None for the lower triangle.
 
     Example:
         >>> unpacked(packed(torch.tensor([[255, 0], [51, 204]], dtype=torch.uint8)))
@@ -97,13 +91,8 @@ def thumbnail(
 class PackedPrompt(Prompt):
     """One prompt as a page stores it: cut to `LONGEST` tokens, with packed weights.
 
-    Attributes:
-        title: Name of the prompt.
-        thresholds: Thresholds, which decide whether a column is a sink.
-        targets: By kind, for each query the keys where such a head should look.
-        sinks: By head, the columns where it rests.
-        weights: By head, the packed weights.
-        pictures: By head, a thumbnail.
+    `targets` are by kind, for each query the keys where such a head should look; `sinks`, by head,
+    the columns where it rests; `weights` are packed, `pictures` small.
     """
 
     title: str = ""
@@ -118,39 +107,32 @@ class PackedPrompt(Prompt):
         cls, prompt: Prompt, scan: HeadScan, title: str | None, reads: str | None = None
     ) -> "PackedPrompt":
         """A prompt without weights; `add` adds them. `reads` is the prompt as one text."""
-        thresholds, text = thresholds_of(scan), prompt.text.beginning(LONGEST)
+        text, keys = prompt.text.beginning(LONGEST), prompt.keys
         special = sorted({*special_of(scan), *prompt.special})
+        known = {"thresholds": thresholds_of(scan), "special": special}
         targets = {}
-        for kind in kinds_of(prompt.causal) if prompt.keys is None else ():
-            cells = marked(kind, text.ids, thresholds, special, causal=prompt.causal)
+        for kind in kinds_of(prompt.causal) if keys is None else ():
+            cells = marked(kind, text.ids, causal=prompt.causal, **known)
             targets[kind] = [row.nonzero().flatten().tolist() for row in cells]
         if title is None:
             begins = prose("".join(prompt.text.texts[:40]) if reads is None else reads)
             begins = begins if len(begins) < 60 else begins[:58] + "…"
             count = len(prompt.text)
             title = f"{count} token{'' if count == 1 else 's'}: {begins}"
-        return cls(
-            text,
-            {},
-            prompt.longest,
-            prompt.keys and prompt.keys.beginning(LONGEST),
-            prompt.causal,
-            special,
-            title=prose(title),
-            thresholds=thresholds,
-            targets=targets,
-        )
+        keys = keys and keys.beginning(LONGEST)
+        named = {"title": prose(title), "targets": targets}
+        return cls(text, {}, prompt.longest, keys, prompt.causal, **known, **named)
 
     @property
     def notes(self) -> list[str]:
         """What a reader must know if the prompt is cut."""
         if self.longest == self.whole:
             return []
-        note = (
+        return [
             f"A prompt of {self.whole:,} tokens is cut to its first {self.longest:,}; the weights"
             " are those of the whole prompt."
-        )
-        return [note if self.causal else f"{note} Attention to later tokens is not shown."]
+            + ("" if self.causal else " Attention to later tokens is not shown.")
+        ]
 
     def add(self, layer: int, pattern: Float[Tensor, "head query key"], heads: Collection[Head]):
         """Pack the heads of a layer that are in `heads`, without later tokens."""
@@ -159,15 +141,15 @@ class PackedPrompt(Prompt):
             return
         cut = pattern[wanted, : len(self.text), : len(self.across)].detach().float()
         steps = as_steps(cut, where=f"layer {layer}", causal=self.causal)
+        heads = [Head(layer, head) for head in wanted]
         if self.keys is None:
-            ids = self.text.ids.to(cut.device)
-            known = self.thresholds, self.special
-            resting = resting_columns(cut, ids, *known, causal=self.causal).cpu()
-            for head, columns in zip(wanted, resting, strict=True):
-                self.sinks[Head(layer, head)] = columns.nonzero().flatten().tolist()
-        for head, cells, picture in zip(wanted, steps, thumbnail(steps, most=SIDE), strict=True):
-            self.weights[Head(layer, head)] = packed(cells, causal=self.causal)
-            self.pictures[Head(layer, head)] = picture.cpu()
+            known = self.text.ids.to(cut.device), self.thresholds, self.special
+            resting = resting_columns(cut, *known, causal=self.causal).cpu()
+            for head, columns in zip(heads, resting, strict=True):
+                self.sinks[head] = columns.nonzero().flatten().tolist()
+        for head, cells, picture in zip(heads, steps, thumbnail(steps, most=SIDE), strict=True):
+            self.weights[head] = packed(cells, causal=self.causal)
+            self.pictures[head] = picture.cpu()
 
     def pattern(self, head: Head) -> Float[Tensor, "query key"]:
         """The weights of `head`, in steps of 1/255."""

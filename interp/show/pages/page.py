@@ -5,9 +5,9 @@ It is one file that refers to nothing outside. `interp.show.pages.packing` packs
 `interp.show.pages.webpage` writes the HTML.
 """
 
+import io
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from interp.scan.table import HeadScan
 from interp.show.about import probe_of, scored_over, thresholds_of
 from interp.show.pages import webpage
 from interp.show.pages.packing import PackedPrompt
-from interp.show.pages.sheet import Section, sheet
+from interp.show.pages.sheet import sheet
 from interp.text import prose
 
 
@@ -49,11 +49,7 @@ class Gallery:
     alone: Head | None = None
 
     def head(self, name: Any) -> "Gallery":
-        """One of the heads in full, with its tokens, as a page that can be saved as well.
-
-        Args:
-            name: Head as `L5H1`, `5.1` or `(5, 1)`.
-        """
+        """The page of one head in full, with its tokens; `name` is `L5H1`, `5.1` or `(5, 1)`."""
         head = Head.parse(name)
         if head not in self.heads:
             raise InputError(f"name must be a head of the gallery, got {head}")
@@ -62,7 +58,7 @@ class Gallery:
         return replace(self, title=title, heads=[head], notes=notes, alone=head)
 
     def __repr__(self) -> str:
-        lengths = ", ".join(str(len(prompt.ids)) for prompt in self.prompts)
+        lengths = ", ".join(str(len(prompt.text)) for prompt in self.prompts)
         left_out = f"; {'; '.join(self.notes)}" if self.notes else ""
         heads = "" if self.alone else f"{len(self.heads)} heads "
         return f"Gallery({self.title}: {heads}on prompts of {lengths} tokens{left_out})"
@@ -73,25 +69,19 @@ class Gallery:
 
     @cached_property
     def _html(self) -> str:
-        rows = self._rows()
         table = []
-        for row in rows:
+        for row in self._rows:
             also = ", ".join(word for word in row["labels"] if word != row["label"])
-            label, also = (prose(words) if words else "" for words in (row["label"], also))
-            table.append((row["name"], label, _fixed(row["score"]), also))
+            table.append(
+                (row["name"], prose(row["label"]), _fixed(row["score"]), also and prose(also))
+            )
         blocks = {
             f"w{i}-{head}": prompt.weights[head]
             for i, prompt in enumerate(self.prompts)
             for head in self.heads
         }
-        return webpage.page(
-            self.title,
-            self._data(rows),
-            blocks,
-            picture=self._repr_png_(),
-            table=table,
-            interactive=self.alone is None,
-        )
+        more = {"picture": self._repr_png_(), "table": table, "interactive": self.alone is None}
+        return webpage.page(self.title, self._data(), blocks, **more)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to an `.html` file, whole or not at all, and return its path.
@@ -109,22 +99,26 @@ class Gallery:
         return webpage.frame(self.to_html(), height=890 if self.alone else 760)
 
     def _repr_png_(self) -> bytes:
-        rows, prompt = self._rows(), self.prompts[0]
+        prompt = self.prompts[0]
         if self.alone:
             # A page of all heads needs no matplotlib.
             from interp.show.figures.head import head_page
-            from interp.show.figures.style import as_png
+            from interp.show.figures.style import styled
 
-            return as_png(head_page(prompt, self.alone, scan=self.scan))
+            file = io.BytesIO()
+            with styled():
+                head_page(prompt, self.alone, scan=self.scan).savefig(file, format="png", dpi=144)
+            return file.getvalue()
         sections = []
-        for word in self._groups(rows):
-            members = [row for row in rows if row["label"] == word]
+        for word in self._groups:
+            members = [row for row in self._rows if row["label"] == word]
             members.sort(key=lambda row: -1 if row["score"] is None else row["score"], reverse=True)
             captions = [f"{row['name']} {_fixed(row['score'])}" for row in members]
-            pictures = [prompt.pictures[Head(row["layer"], row["head"])] for row in members]
-            sections.append(Section(f"{prose(word)} ({len(members)})", captions, pictures))
+            pictures = [prompt.pictures[Head.parse(row["name"])] for row in members]
+            sections.append((f"{prose(word)} ({len(members)})", captions, pictures))
         return sheet(sections, causal=prompt.causal)
 
+    @cached_property
     def _rows(self) -> list[dict[str, Any]]:
         """What the page knows of each head."""
         frame = self.scan.frame.astype(object)
@@ -132,9 +126,7 @@ class Gallery:
         rows = []
         for head in self.heads:
             row = records[str(head)]
-            scores = {
-                name: None if row[name] is None else round(row[name], 4) for name in self._kinds
-            }
+            scores = {name: row[name] and round(row[name], 4) for name in self._kinds}
             kind = kind_of(row["label"])
             about = {"name": str(head), "layer": head.layer, "head": head.head}
             about |= {"label": row["label"], "labels": list(row["labels"])}
@@ -147,29 +139,25 @@ class Gallery:
         """The kinds that these heads can be of, by name."""
         return {} if self.prompts[0].keys else kinds_in(self.scan.frame.columns)
 
-    def _groups(self, rows: Sequence[dict[str, Any]]) -> list[str]:
-        shown = {row["label"] for row in rows}
+    @property
+    def _groups(self) -> list[str]:
+        shown = {row["label"] for row in self._rows}
         return [word for word in self.scan.summary() if word in shown]
 
-    def _data(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        held = [word for row in rows for word in row["labels"]]
-        words = [word for kind in KINDS.values() for word in kind.labels]
-        words = [w for w in words if w in held] + sorted(set(held) - set(words))
-        kinds, thresholds = self._kinds, thresholds_of(self.scan)
-        cross, over = any(prompt.keys for prompt in self.prompts), scored_over(self.scan)
-        causal = "induction" in kinds
+    def _data(self) -> dict[str, Any]:
+        held = [word for row in self._rows for word in row["labels"]]
+        words = [word for kind in KINDS.values() for word in kind.labels if word in held]
+        words += sorted(set(held) - set(words))
+        kinds, thresholds, over = self._kinds, thresholds_of(self.scan), scored_over(self.scan)
+        sinks = [Head.parse(row["name"]) for row in self._rows if row["kind"] == "sink"]
         return {
-            "about": _about(self.scan, self.title, cross),
-            "notes": [
-                *self.notes,
-                *_notes(bool(self.alone), cross, over),
-                *_of_labels(self.prompts),
-            ],
+            "about": self._about(),
+            "notes": [*self.notes, *self._notes(over), *self._of_labels()],
             "alone": self.alone and str(self.alone),
             "scored": f"Scores over {over}, not over this prompt:" if kinds else "",
             "kinds": [{"kind": name, "word": kind.label} for name, kind in kinds.items()],
             "looks": {
-                word: kind.looks(thresholds, causal=causal)
+                word: kind.looks(thresholds, causal="induction" in kinds)
                 for kind in kinds.values()
                 for word in kind.scored_labels
             },
@@ -177,71 +165,60 @@ class Gallery:
                 {"word": word, "kind": kind and kind.name, "count": held.count(word)}
                 for word, kind in ((word, kind_of(word)) for word in words)
             ],
-            "groups": self._groups(rows),
-            "heads": rows,
+            "groups": self._groups,
+            "heads": self._rows,
             "prompts": [
                 {
                     "title": p.title,
-                    "ids": p.ids,
-                    "labels": p.labels,
+                    "ids": p.text.ids.tolist(),
+                    "labels": p.text.labels,
                     "causal": p.causal,
                     "keys": p.keys and {"ids": p.keys.ids.tolist(), "labels": p.keys.labels},
                     "targets": p.targets,
-                    "sinks": {
-                        row["name"]: p.sinks[Head(row["layer"], row["head"])]
-                        for row in rows
-                        if row["kind"] == "sink"
-                    },
+                    "sinks": {str(head): p.sinks[head] for head in sinks},
                 }
                 for p in self.prompts
             ],
             "circuitsvis": None,
         }
 
+    def _about(self) -> str:
+        """The origin of the labels, in words, and the model, if the title does not name it."""
+        if any(prompt.keys for prompt in self.prompts):
+            return "Cross-attention: queries and keys are of two texts, and heads have no labels."
+        name = prose(str(self.scan.made_by.get("model", self.title)))
+        model = "" if name in self.title else f"{name}. "
+        if not (probe := probe_of(self.scan)):
+            return f"{model}Labels and scores were computed from attention patterns."
+        return (
+            f"{model}Labels and scores are from a scan of {probe['rows']} prompts of"
+            f" {probe['length']} random tokens that repeat, not from the prompts on this page."
+        )
 
-def _about(scan: HeadScan, title: str, cross: bool) -> str:
-    """The origin of the labels, in words, and the model, if the title does not name it."""
-    name = prose(str(scan.made_by["model"])) if "model" in scan.made_by else title
-    model = "" if name in title else f"{name}. "
-    if cross:
-        return "Cross-attention: queries and keys are of two texts, and heads have no labels."
-    probe = probe_of(scan)
-    if probe is None:
-        return f"{model}Labels and scores were computed from attention patterns."
-    return (
-        f"{model}Labels and scores are from a scan of {probe['rows']} prompts of"
-        f" {probe['length']} random tokens that repeat, not from the prompts on this page."
-    )
+    def _notes(self, over: str) -> list[str]:
+        """How to read the pictures, of one head or of all."""
+        cross = any(prompt.keys for prompt in self.prompts)
+        sides = "queries of one text go down, keys of another" if cross else "queries go down, keys"
+        read = f"{sides} across, counted from 0; the colour is the attention weight from 0 to 1."
+        steps = "Weights are stored in steps of 1/255: each is within 0.002 of the model's."
+        if self.alone:
+            return [f"{read[0].upper()}{read[1:]} {steps}"]
+        score = (
+            " The number under a picture is the score of its own label, or of the label or score"
+            f" that you chose: the mean attention on the targets over {over}."
+        )
+        blocks = "In small pictures of long prompts a pixel is the largest weight of its block."
+        return [f"Each picture is one head: {read}{'' if cross else score}", f"{steps} {blocks}"]
 
-
-def _notes(alone: bool, cross: bool, over: str) -> list[str]:
-    """How to read the pictures, of one head or of all."""
-    sides = "queries go down, keys across"
-    if cross:
-        sides = "queries of one text go down, keys of another across"
-    read = f"{sides}, counted from 0; the colour is the attention weight from 0 to 1."
-    steps = "Weights are stored in steps of 1/255: each is within 0.002 of the model's."
-    if alone:
-        return [f"{read[0].upper()}{read[1:]} {steps}"]
-    score = (
-        " The number under a picture is the score of its own label, or of the label or score that"
-        f" you chose: the mean attention on the targets over {over}."
-    )
-    return [
-        f"Each picture is one head: {read}{'' if cross else score}",
-        f"{steps} In small pictures of long prompts a pixel is the largest weight of its block.",
-    ]
-
-
-def _of_labels(prompts: Sequence[PackedPrompt]) -> list[str]:
-    """The meaning of signs in the names of tokens, if there are any."""
-    names = "".join(label for p in prompts for label in (*p.labels, *p.across.labels))
-    notes = []
-    if "\ufffd" in names:
-        notes.append("\ufffd#1234 is part of a character, with the token's id")
-    if re.search(r"U\+[0-9A-F]{4}", names):
-        notes.append("U+200B is an invisible character, by its number")
-    return [f"Token names: {'; '.join(notes)}."] if notes else []
+    def _of_labels(self) -> list[str]:
+        """The meaning of signs in the names of tokens, if there are any."""
+        names = "".join(label for p in self.prompts for label in p.text.labels + p.across.labels)
+        notes = []
+        if "\ufffd" in names:
+            notes.append("\ufffd#1234 is part of a character, with the token's id")
+        if re.search(r"U\+[0-9A-F]{4}", names):
+            notes.append("U+200B is an invisible character, by its number")
+        return [f"Token names: {'; '.join(notes)}."] if notes else []
 
 
 def _fixed(score: float | None) -> str:

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import UInt8
@@ -15,16 +14,11 @@ SIDE = 56
 _COLUMNS, _ACROSS, _DOWN = 12, 80, 82
 _SECTION, _EDGE = 26, 12
 _BLUES = ["#f8fbff", "#bdd8f0", "#6cabdb", "#2873b8", "#082f6b"]  # As in template/gallery.js.
-_HIDDEN = "#e3e6ea"
+_OTHERS = ["#e3e6ea", "#ffffff", "#1c2733"]  # Hidden cells, the ground, the text.
 
 
-@dataclass(frozen=True)
-class Section:
-    """Heads under one title, each with a caption and its small picture, 0 to 255."""
-
-    title: str
-    captions: Sequence[str]
-    pictures: Sequence[UInt8[Tensor, "down across"]]
+Section = tuple[str, Sequence[str], Sequence[UInt8[Tensor, "down across"]]]
+"""A title, and for each head a caption and its small picture, 0 to 255."""
 
 
 def sheet(sections: Sequence[Section], *, causal: bool = True) -> bytes:
@@ -32,19 +26,17 @@ def sheet(sections: Sequence[Section], *, causal: bool = True) -> bytes:
 
     With `causal`, keys after the query are grey.
     """
-    rows = [-(-len(section.pictures) // _COLUMNS) for section in sections]
-    height = 2 * _EDGE + sum(_SECTION + r * _DOWN for r in rows)
+    lines = [-(-len(pictures) // _COLUMNS) for *_, pictures in sections]
+    height = 2 * _EDGE + sum(_SECTION + count * _DOWN for count in lines)
     page = Image.new("P", (2 * _EDGE + _COLUMNS * _ACROSS, height), 254)
     page.putpalette(_palette())
     draw = ImageDraw.Draw(page)
     draw.fontmode = "1"  # Letters without grey edges: the palette lacks their colours.
     small, large = (ImageFont.load_default(size) for size in (10, 13))
     top = _EDGE
-    for section, count in zip(sections, rows, strict=True):
-        draw.text((_EDGE, top + 4), section.title, fill=255, font=large)
-        for place, (caption, picture) in enumerate(
-            zip(section.captions, section.pictures, strict=True)
-        ):
+    for (title, captions, pictures), count in zip(sections, lines, strict=True):
+        draw.text((_EDGE, top + 4), title, fill=255, font=large)
+        for place, (caption, picture) in enumerate(zip(captions, pictures, strict=True)):
             down, across = divmod(place, _COLUMNS)
             corner = _EDGE + across * _ACROSS, top + _SECTION + down * _DOWN
             draw.text(corner, caption, fill=255, font=small)
@@ -66,13 +58,7 @@ def _image(picture: UInt8[Tensor, "down across"], causal: bool) -> Image.Image:
 
 def _palette() -> list[int]:
     """253 colours from light to dark, then those of hidden cells, of the ground and of the text."""
-    anchors = np.array([_rgb(colour) for colour in _BLUES])
-    at = np.linspace(0, len(anchors) - 1, 253)
-    ramp = [np.interp(at, range(len(anchors)), channel) for channel in anchors.T]
-    colours = np.stack(ramp, axis=1).round().astype(int).tolist()
-    colours += [_rgb(colour) for colour in (_HIDDEN, "#ffffff", "#1c2733")]
-    return [channel for colour in colours for channel in colour]
-
-
-def _rgb(colour: str) -> list[int]:
-    return list(bytes.fromhex(colour[1:]))
+    colours = np.array([list(bytes.fromhex(colour[1:])) for colour in [*_BLUES, *_OTHERS]])
+    at = np.linspace(0, 4, 253)
+    ramp = np.stack([np.interp(at, range(5), channel) for channel in colours[:5].T], axis=1)
+    return np.concatenate([ramp.round().astype(int), colours[5:]]).flatten().tolist()

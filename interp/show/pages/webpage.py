@@ -1,4 +1,4 @@
-"""The one door to HTML and circuitsvis: from data to one self-contained page.
+"""HTML: from data to one self-contained page.
 
 Text from outside (tokens, names, titles, labels) reaches the page in two ways only: as JSON in
 which no character can end a script element, or through `html.escape`. A content security policy
@@ -43,33 +43,29 @@ def page(
     `blocks` are packed weights by the id of their element. A reader without scripts sees `picture`
     (PNG) and `table`, a row per head. An `interactive` page has circuitsvis' script, if installed.
     """
-    style, script = _asset("gallery.css"), _asset("gallery.js") + _asset("view.js")
-    allowed = [script]
-    blocks = dict(blocks)
+    allowed, blocks = [], dict(blocks)
     if interactive and find_spec("circuitsvis") is None:
-        LOG.info(
-            "circuitsvis is not installed, so the page has no view by it: pip install circuitsvis"
-        )
+        LOG.info("circuitsvis is not installed: the page lacks its view (pip install circuitsvis)")
     elif interactive:
-        allowed.append(_circuitsvis())
-        blocks["circuitsvis"] = _deflated(_circuitsvis())
+        allowed = [_circuitsvis()]
+        deflated = zlib.compress(_circuitsvis().encode("utf-8"), 9)
+        blocks["circuitsvis"] = base64.b64encode(deflated).decode("ascii")
         data = {**data, "circuitsvis": version("circuitsvis")}
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in table
+    cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table)
+    elements = (
+        f'<script type="text/plain" id="{html.escape(name)}">{text}</script>'
+        for name, text in blocks.items()
     )
     return document(
         "gallery.html",
         title,
         data,
-        style=style,
-        script=script,
-        allowed=allowed[1:],
-        blocks="\n".join(
-            f'<script type="text/plain" id="{html.escape(name)}">{text}</script>'
-            for name, text in blocks.items()
-        ),
+        style=_asset("gallery.css"),
+        script=_asset("gallery.js") + _asset("view.js"),
+        allowed=allowed,
+        blocks="\n".join(elements),
         picture=base64.b64encode(picture).decode("ascii"),
-        rows=rows,
+        rows="".join(f"<tr>{row}</tr>\n" for row in cells),
     )
 
 
@@ -96,18 +92,15 @@ def document(
     **parts: str,
 ) -> str:
     """A filled template, with a policy that runs only its own scripts and fetches nothing."""
-    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in (script, *allowed))
+    digests = (hashlib.sha256(text.encode("utf-8")).digest() for text in (script, *allowed))
+    hashes = " ".join(f"'sha256-{base64.b64encode(one).decode('ascii')}'" for one in digests)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;"
         " base-uri 'none'; form-action 'none'"
     )
+    parts |= {"policy": policy, "style": style, "script": script}
     return Template(_asset(template)).substitute(
-        policy=policy,
-        title=html.escape(title),
-        style=style,
-        script=script,
-        data=as_json(data),
-        **parts,
+        title=html.escape(title), data=as_json(data), **parts
     )
 
 
@@ -151,11 +144,3 @@ def _circuitsvis() -> str:
 @lru_cache
 def _asset(name: str) -> str:
     return (files("interp.show.pages") / "template" / name).read_text(encoding="utf-8")
-
-
-def _deflated(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
