@@ -23,7 +23,7 @@ def main(
     from interp.course import costs, numbers
     from interp.course.designed import EXAMPLE, patterns
     from interp.show.figures import save_figure
-    from interp.show.figures.designed import designed_heads
+    from interp.show.figures.patterns import designed_heads
 
     formats = command.listed(format, command.FORMATS, name="--format")
     with files.staged(out) as scratch, command.progress("measuring"):

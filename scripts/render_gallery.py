@@ -19,7 +19,7 @@ from interp import command
 
 if TYPE_CHECKING:
     from interp import Head, Model
-    from interp.show.render import FilePrompts
+    from interp.show.render import Prompts
 
 OF_EITHER = {"scan", "label", "heads", "format", "draw", "query", "out", "limit"}
 """Options of patterns and of models."""
@@ -105,7 +105,7 @@ def main(
                 raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
             prompts = render.example_prompts(opened, seed)
             if texts:
-                prompts = render.ModelPrompts(opened, _rows(opened, texts), seed=seed)
+                prompts = render.of_model(opened, _rows(opened, texts), seed=seed)
         notes = render.render(
             scratch,
             prompts,
@@ -125,12 +125,12 @@ def main(
 
 def _of_file(
     file: Path, tokens: Path | None, special: str | None, how: dict[str, bool]
-) -> "FilePrompts":
+) -> "Prompts":
     from interp.patterns.read import take
-    from interp.show.render import FilePrompts
+    from interp.show.render import of_file
 
     ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
-    return FilePrompts(take(file, tokens), file, tokens, ids, how)
+    return of_file(take(file, tokens), file, tokens, ids, **how)
 
 
 def _rows(model: "Model", texts: list[tuple[str, str]]) -> list[list[int]]:

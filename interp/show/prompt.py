@@ -98,23 +98,20 @@ class Prompt:
 
 def one_prompt(
     patterns: Any,
-    tokens: Any = None,
-    texts: Sequence[Any] | None = None,
-    layers: Sequence[int] | None = None,
+    *,
     row: int | None = None,
     whole: int | None = None,
-    *,
-    causal: bool | None = None,
     cross: bool = False,
+    **source: Any,
 ) -> Prompt:
     """The prompt in `row` of patterns of any source, as `interp.gallery` takes them.
 
-    A `Prompt` is returned as it is. `whole` is the number of tokens before a cut, and `cross`
-    says whether cross-attention is accepted.
+    A `Prompt` is returned as it is. `whole` is the number of tokens before a cut, `cross` says
+    whether cross-attention is accepted, and `source` are arguments of `prompts_of`.
     """
     if isinstance(patterns, Prompt):
         return patterns
-    prompts = prompts_of(patterns, tokens, texts, layers, causal=causal)
+    prompts = prompts_of(patterns, **source)
     if row is None and len(prompts) > 1:
         raise InputError(f"row must be given for a batch of {len(prompts)} prompts, got none")
     if row is not None and not 0 <= row < len(prompts):
@@ -141,13 +138,8 @@ def prompts_of(
     if isinstance(patterns, list | tuple) and all(map(carries_tokens, patterns)):
         if not patterns:
             raise InputError("patterns must hold at least one prompt, got none")
-        return [row for one in patterns for row in _rows_of(one, tokens, texts, layers, causal)]
-    return _rows_of(patterns, tokens, texts, layers, causal)
-
-
-def _rows_of(
-    patterns: Any, tokens: Any, texts: Any, layers: Sequence[int] | None, causal: bool | None
-) -> list[Prompt]:
+        known = {"tokens": tokens, "texts": texts, "layers": layers, "causal": causal}
+        return [row for one in patterns for row in prompts_of(one, **known)]
     ran = take(patterns, tokens)
     causal = ran.causal if causal is None else causal
     ids = ran.tokens.cpu()

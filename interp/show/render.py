@@ -1,10 +1,11 @@
 """Gallery and figures of a model's heads, or of patterns from a file: `scripts/render_gallery.py`.
 
-`ModelPrompts` and `FilePrompts` are the two sources of attention; `render` writes their files.
+`of_model` and `of_file` are the two sources of attention; `render` writes their files.
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from interp.scan.plan import encoded_passages
 from interp.scan.scan import scan_heads
 from interp.scan.table import HeadScan
 from interp.show.about import zoo_heads
-from interp.show.pages.gallery import LIMIT, estimate, gallery, gallery_of_model
+from interp.show.pages.gallery import LIMIT, gallery, gallery_of_model
 from interp.show.pages.page import Gallery
 from interp.show.prompt import LONGEST, one_prompt
 
@@ -36,88 +37,73 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class ModelPrompts:
-    """Prompts that a model runs.
+class Prompts:
+    """Prompts to show heads on, and the functions that read their attention.
 
     Attributes:
-        model: The model.
         rows: Token ids of each prompt.
-        titles: Names of the prompts; None for their beginnings.
-        seed: Seed of the scan, if there is no table.
+        most: Most tokens of a prompt in a figure.
+        scan: Makes the table of heads; takes `progress`.
+        gallery: Makes the page; takes the table, `heads`, `limit` and `progress`.
+        patterns: Takes a prompt's number and the layers (None for all), and returns the patterns
+            of as many tokens as a figure shows.
     """
 
-    model: "Model"
     rows: list[list[int]]
-    titles: list[str] | None = None
-    seed: int = 0
-    most = LONGEST
-    """Most tokens of a prompt in a figure."""
+    most: int
+    scan: Callable[..., HeadScan]
+    gallery: Callable[..., Gallery]
+    patterns: Callable[[int, list[int] | None], AttentionPatterns]
 
-    @property
-    def causal(self) -> bool:
-        """Whether each query sees only itself and earlier tokens."""
-        return self.model.direction == "causal"
 
-    def scan(self, progress: Progress | None) -> HeadScan:
-        """The table of the model's heads."""
-        return scan_heads(self.model, seed=self.seed, progress=progress)
+def of_model(
+    model: "Model", rows: list[list[int]], titles: list[str] | None = None, seed: int = 0
+) -> Prompts:
+    """Prompts that a model runs; `seed` is that of the scan, if there is no table."""
+    from interp.models.hooks import attention_patterns
 
-    def gallery(self, scan: HeadScan, progress: Progress | None, **more: Any) -> Gallery:
-        """The page of these prompts; `more` are arguments of `interp.gallery`."""
-        more |= {"titles": self.titles, "progress": progress}
-        return gallery_of_model(scan, self.model, self.rows, **more)
+    causal = model.direction == "causal"
 
-    def patterns(self, number: int, layers: list[int] | None) -> AttentionPatterns:
-        """The patterns of one prompt in some layers, as many tokens as a figure shows."""
-        from interp.models.hooks import attention_patterns
-
+    def patterns(number: int, layers: list[int] | None) -> AttentionPatterns:
         # In a bidirectional model later tokens change the weights of earlier queries.
-        row = self.rows[number][: LONGEST if self.causal else None]
-        return attention_patterns(self.model, row, layers).beginning(LONGEST)
+        row = rows[number][: LONGEST if causal else None]
+        return attention_patterns(model, row, layers).beginning(LONGEST)
+
+    def page(scan: HeadScan, **more: Any) -> Gallery:
+        return gallery_of_model(scan, model, rows, titles=titles, **more)
+
+    return Prompts(rows, LONGEST, partial(scan_heads, model, seed=seed), page, patterns)
 
 
-@dataclass(frozen=True)
-class FilePrompts:
-    """Prompts whose patterns are in a file, one in each row of a batch, like `ModelPrompts`.
+def of_file(
+    ran: Ran, file: Path, tokens: Path | None, special: Collection[int], **how: bool
+) -> Prompts:
+    """Prompts whose patterns are in a file, one in each row of a batch.
 
-    Attributes:
-        layers: Patterns and token ids, from `interp.patterns.read.take`.
+    Args:
+        ran: Patterns and token ids, from `interp.patterns.read.take`.
         file: Name of the file, for the record.
         tokens: Name of the file of token ids, if it is another.
         special: Ids of special tokens.
         how: Options `learned_sinks` and `causal` of `interp.read_patterns`.
     """
+    rows = [row[row != NONE].tolist() for row in ran.tokens]
 
-    layers: Ran
-    file: Path
-    tokens: Path | None = None
-    special: Collection[int] = ()
-    how: dict[str, bool] = field(default_factory=dict)
-    most = given.SHOWN
-
-    @property
-    def causal(self) -> bool:  # noqa: D102
-        return self.how.get("causal", True)
-
-    @property
-    def rows(self) -> list[list[int]]:  # noqa: D102
-        return [row[row != NONE].tolist() for row in self.layers.tokens]
-
-    def scan(self, progress: Progress | None) -> HeadScan:  # noqa: D102
-        files = self.layers, self.file, self.tokens
-        return given.scan_given(*files, special=self.special, **self.how)
-
-    def gallery(self, scan: HeadScan, progress: Progress | None, **more: Any) -> Gallery:  # noqa: D102
-        return gallery(scan, read_patterns(self.layers, **self.how), **more)
-
-    def patterns(self, number: int, layers: list[int] | None) -> AttentionPatterns:  # noqa: D102
+    def patterns(number: int, layers: list[int] | None) -> AttentionPatterns:
         one = slice(number, number + 1)
-        arrays = [layer[one] for layer in self.layers.arrays]
-        cut = replace(self.layers, arrays=arrays, tokens=self.layers.tokens[one])
-        return given.first_prompt(cut, **self.how)
+        arrays = [layer[one] for layer in ran.arrays]
+        return given.first_prompt(replace(ran, arrays=arrays, tokens=ran.tokens[one]), **how)
+
+    def scan(progress: Progress | None) -> HeadScan:
+        return given.scan_given(ran, file, tokens, special=special, **how)
+
+    def page(scan: HeadScan, progress: Progress | None, **more: Any) -> Gallery:
+        return gallery(scan, read_patterns(ran, **how), **more)
+
+    return Prompts(rows, given.SHOWN, scan, page, patterns)
 
 
-def example_prompts(model: "Model", seed: int = 0) -> ModelPrompts:
+def example_prompts(model: "Model", seed: int = 0) -> Prompts:
     """49 random tokens that repeat and, with a tokenizer, 128 tokens of prose."""
     length, closing = min(49, model.n_ctx), [model.closing] * (model.closing is not None)
     shape = {"rows": 1, "length": length - len(closing)}
@@ -129,7 +115,7 @@ def example_prompts(model: "Model", seed: int = 0) -> ModelPrompts:
         opened = [model.bos] * (model.bos is not None) + prose.tolist()
         rows.append([*opened[: min(128, model.n_ctx) - len(closing)], *closing])
         titles.append(f"{len(rows[1])} tokens of prose")
-    return ModelPrompts(model, rows, titles, seed)
+    return of_model(model, rows, titles, seed)
 
 
 def chosen_heads(
@@ -151,7 +137,7 @@ def chosen_heads(
 
 def render(
     folder: Path,
-    prompts: ModelPrompts | FilePrompts,
+    prompts: Prompts,
     scan: HeadScan | None = None,
     *,
     formats: Collection[str] = ("html",),
@@ -184,14 +170,12 @@ def render(
         raise InputError(f"query must be from 0 to {last}, got {query}")
     if scan is None:
         stage("labelling the heads")
-        scan = prompts.scan(progress)
+        scan = prompts.scan(progress=progress)
     chosen = chosen_heads(scan, heads, labels)
     notes = []
     if "html" in formats:
-        count = len(scan.frame) if chosen is None else len(chosen)
-        size = estimate(count, lengths, causal=prompts.causal)
-        stage(f"drawing {count} heads, a page of about {size:.1f} million bytes")
-        page = prompts.gallery(scan, progress, heads=chosen, limit=limit)
+        stage(f"drawing {len(scan.frame if chosen is None else chosen)} heads")
+        page = prompts.gallery(scan, heads=chosen, limit=limit, progress=progress)
         page.save(folder / "gallery.html")
         notes += page.notes
     if endings := [ending for ending in formats if ending != "html"]:
@@ -206,7 +190,7 @@ def render(
 
 
 def figures(
-    prompts: ModelPrompts | FilePrompts,
+    prompts: Prompts,
     scan: HeadScan,
     draw: Collection[str],
     heads: list[Head] | None,

@@ -138,8 +138,6 @@ def test_the_figure_has_all_losses_and_all_heads(result):
     dots = [line for line in heads.get_lines() if line.get_marker() == "o"]
     assert sorted(len(line.get_xdata()) for line in dots) == [1, 2, 5]
     assert len(costs.patches) == 6
-    with pytest.raises(interp.InputError, match="result must have heads with a label"):
-        figures.sink_losses({**result, "labels": {}})
 
 
 def test_what_does_not_fit_is_refused(saved, model):

@@ -166,7 +166,7 @@ def test_every_figure_of_a_long_prompt_says_what_it_shows(made, monkeypatch):
     monkeypatch.setattr(rendering, "LONGEST", 5)
     model = interp.load_model(made / "model")
     table = interp.HeadScan.load(made / "heads.json")
-    prompts = rendering.ModelPrompts(model, [[5, 6, 7] * 3])
+    prompts = rendering.of_model(model, [[5, 6, 7] * 3])
     asked, heads = ["page", "heads", "arcs", "zoo"], [interp.Head(0, 1)]
     figures = dict(rendering.figures(prompts, table, asked, heads, [], None, lambda name: None))
     assert list(figures) == ["zoo", "gallery", "head_L0H1", "arcs_L0H1"]

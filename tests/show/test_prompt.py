@@ -36,10 +36,10 @@ def test_each_row_of_a_batch_is_a_prompt_and_one_must_be_chosen(length):
     batch = even(length).repeat(3, 1, 1, 1)
     ids = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [9, 1, 2, 3]])[:, :length]
     assert [prompt.text.ids.tolist() for prompt in prompts_of(batch, ids)] == ids.tolist()
-    assert one_prompt(batch, ids, row=1).text.labels == [f"<{i}>" for i in ids[1].tolist()]
+    assert one_prompt(batch, tokens=ids, row=1).text.labels == [f"<{i}>" for i in ids[1].tolist()]
     for row in (None, 3, -1):
         with pytest.raises(InputError, match=r"^row must"):
-            one_prompt(batch, ids, row=row)
+            one_prompt(batch, tokens=ids, row=row)
 
 
 @pytest.mark.fault("B57", "B58")

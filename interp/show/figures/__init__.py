@@ -5,20 +5,20 @@ from 0 to 1, so that figures can be compared. Layers, heads and positions count 
 """
 
 from interp.show.about import zoo_heads as zoo_heads
-from interp.show.figures.arcs import attention_arcs as attention_arcs
 from interp.show.figures.circuits import circuit_diagram as circuit_diagram
 from interp.show.figures.circuits import circuit_patterns as circuit_patterns
 from interp.show.figures.circuits import comparison_figures as comparison_figures
+from interp.show.figures.circuits import phase_change as phase_change
 from interp.show.figures.curves import accuracy_curve as accuracy_curve
 from interp.show.figures.curves import cost_curves as cost_curves
 from interp.show.figures.curves import distance_curves as distance_curves
 from interp.show.figures.curves import sensitivity_chart as sensitivity_chart
+from interp.show.figures.curves import sink_losses as sink_losses
+from interp.show.figures.head import attention_arcs as attention_arcs
 from interp.show.figures.head import head_page as head_page
-from interp.show.figures.layers import score_by_layer as score_by_layer
-from interp.show.figures.mosaic import score_mosaic as score_mosaic
+from interp.show.figures.patterns import head_zoo as head_zoo
 from interp.show.figures.patterns import pattern_page as pattern_page
-from interp.show.figures.sink_experiment import sink_losses as sink_losses
+from interp.show.figures.scores import score_by_layer as score_by_layer
+from interp.show.figures.scores import score_mosaic as score_mosaic
 from interp.show.figures.style import save_figure as save_figure
-from interp.show.figures.texts import legible as legible
-from interp.show.figures.training import phase_change as phase_change
-from interp.show.figures.zoo import head_zoo as head_zoo
+from interp.show.figures.words import legible as legible

@@ -1,19 +1,22 @@
-"""One head in full: every query and key with its token."""
+"""One head: every query and key with its token, and the arcs of one query."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.patheffects import withStroke
 
-from interp.errors import Whole, checked
+from interp.errors import InputError, Whole, checked
 from interp.heads import Head
 from interp.kinds.kind import KINDS
 from interp.scan.table import HeadScan
 from interp.show.figures.page import Page, paint_pattern, pattern_legend
-from interp.show.figures.style import styled
-from interp.show.figures.texts import inches, labels_of
-from interp.show.figures.words import about_score, head_name, in_words, kind_of_head
+from interp.show.figures.style import ACCENT, BLUE, styled
+from interp.show.figures.words import in_words, inches, labels_of, of_head, size
 from interp.show.prompt import one_prompt
 
 SIZE = 5.5
@@ -54,9 +57,10 @@ def head_page(
         scan: Table of the same model, for its name, the head's label and its score.
         causal: Whether each query sees only itself and earlier tokens, as for `interp.gallery`.
     """
-    prompt = one_prompt(patterns, tokens, texts, layers, row, whole, causal=causal, cross=True)
+    source = {"tokens": tokens, "texts": texts, "layers": layers, "causal": causal}
+    prompt = one_prompt(patterns, row=row, whole=whole, cross=True, **source)
     head = Head.parse(head)
-    kind, pattern = kind_of_head(scan, head, prompt), prompt.pattern(head)
+    (name, about, kind), pattern = of_head(scan, head, prompt), prompt.pattern(head)
     side = min(max(min(0.3 * prompt.longest, 5.6), SLOT * prompt.longest), 7.6)
     high, wide = (side * number / prompt.longest for number in pattern.shape)
     step = int(np.ceil(round(SLOT * prompt.longest / side, 6)))
@@ -68,11 +72,11 @@ def head_page(
     named = "" if step == 1 else f" Every {ordinal} token is named."
     cut = " … marks a cut token." if any("…" in label for label in [*down, *across]) else ""
     page = Page(
-        head_name(scan, head),
+        name,
         in_words(prompt, {} if scan is None else scan.made_by),
         width=max(7.2, left + wide + 0.2),
         body=0.1 + high + under + 0.6,
-        notes=f"Layers and heads count from 0.{about_score(scan, head)}{named}{cut}",
+        notes=f"Layers and heads count from 0.{about}{named}{cut}",
     )
     with styled():
         panel = page.panel(left, 0.1, wide, high)
@@ -84,3 +88,111 @@ def head_page(
         targets = f"targets: {KINDS[kind].label}" if kind is not None else None
         page.foot("attention weight", pattern_legend(prompt.causal, targets))
     return page.figure
+
+
+WIDEST = 6.0
+"""Points of a line whose weight is 1."""
+
+LEAST, NUMBERED = 0.01, 0.1
+"""Least weight that is drawn, and least weight with a number at its arc."""
+
+
+@checked
+def attention_arcs(
+    patterns: Any,
+    head: Any,
+    query: Whole | None = None,
+    tokens: Any = None,
+    *,
+    scan: HeadScan | None = None,
+    **source: Any,
+) -> Figure:
+    """The attention of one query of a head: tokens in a row, an arc from the query to each key.
+
+    The width of a line is the weight, from 0 to 1 on the same scale in every figure. With a scan,
+    arcs to the targets of the head's kind are orange. Weights below 0.01 are not drawn; the notes
+    give their sum.
+
+    Arguments are those of `head_page` (`texts`, `layers`, `row`, `whole` and `causal` too), and
+    `query`, the position of the query (by default the last). Cross-attention is refused.
+    """
+    prompt = one_prompt(patterns, tokens=tokens, **source)
+    head = Head.parse(head)
+    length = len(prompt.text)
+    query = length - 1 if query is None else query
+    if not 0 <= query < length:
+        raise InputError(f"query must be from 0 to {length - 1}, got {query}")
+    weights = prompt.pattern(head)[query].tolist()
+    name, _, kind = of_head(scan, head, prompt)
+    targets = prompt.targets_of(kind, head, scan)
+    aimed = [False] * length if targets is None else targets[query].tolist()
+
+    slot = min(6.6 / length, 0.45)
+    strongest = sorted(range(query + 1 if prompt.causal else length), key=lambda k: -weights[k])
+    farthest = max(query, 1) if prompt.causal else max(query, length - 1 - query, 1)
+    # Heights of the curves' control points grow with distance; the peak of a curve is 3/4 of it.
+    heights = [1.25 * (0.15 + 0.85 * abs(query - key) / farthest) for key in range(length)]
+    named = _apart([query, *strongest, *range(length)], SLOT / slot)
+    labels = labels_of(prompt.text, width=1.1, size=SIZE)
+    drawn = [key for key in strongest if weights[key] >= LEAST]
+    rest = sum(weights[key] for key in strongest if weights[key] < LEAST)
+    page = Page(
+        name,
+        f"Attention of query {query} (“{labels[query]}”, black dot). Prompt: {size(prompt)}. The"
+        " width of a line is its attention weight, from 0 to 1.",
+        body=2.7 + max(inches(labels[place], SIZE) for place in named),
+        notes=f"Weights under {LEAST:g} are not drawn: {rest:.2f} in all. Weights from {NUMBERED:g}"
+        " on are numbered if there is room. Positions, layers and heads count from 0."
+        + (" Some tokens have no room for a name." if len(named) < length else ""),
+    )
+    with styled():
+        panel = page.panel(0.2, 0.1, slot * (length + 0.5), 2.0)
+        panel.set(xlim=(-0.75, length - 0.25), ylim=(0, 1), yticks=[])
+        panel.spines[["left", "right", "top"]].set_visible(False)
+        for key in reversed(drawn):
+            look: dict[str, Any] = {"facecolor": "none", "alpha": 0.85, "clip_on": False}
+            look |= {
+                "linewidth": WIDEST * weights[key],
+                "edgecolor": ACCENT if aimed[key] else BLUE,
+            }
+            # From the query over to the key; to itself, a loop.
+            loop = 0.3 / slot if key == query else 0
+            points = [
+                (query, 0),
+                (query + loop, heights[key]),
+                (key - loop, heights[key]),
+                (key, 0),
+            ]
+            path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
+            panel.add_patch(PathPatch(path, **look))
+        for key in _apart([key for key in drawn if weights[key] >= NUMBERED], 0.6 / slot):
+            panel.annotate(
+                f"{weights[key]:.2f}",
+                ((query + key) / 2, 0.75 * heights[key]),
+                (0, WIDEST * weights[key] / 2 + 1),
+                textcoords="offset points",
+                size=6,
+                ha="center",
+                va="bottom",
+                path_effects=[withStroke(linewidth=1.5, foreground="white")],
+            )
+        panel.set_xticks(named, [labels[place] for place in named], rotation=90, size=SIZE)
+        panel.plot(query, 0, "o", color="black", markersize=4, clip_on=False, zorder=3)
+        lines = [(BLUE, weight, f"weight {weight:g}") for weight in (0.1, 0.5, 1)]
+        if kind is not None:
+            lines.append((ACCENT, 0.5, f"to a target: {KINDS[kind].label}"))
+        handles = [
+            Line2D([], [], color=shade, linewidth=WIDEST * weight, label=words)
+            for shade, weight, words in lines
+        ]
+        page.legend(handles, 0.1, page.body - 0.42, ncols=4)
+    return page.figure
+
+
+def _apart(places: Iterable[int], gap: float) -> list[int]:
+    """The places that are at least `gap` from all chosen before them, in the given order."""
+    chosen: list[int] = []
+    for place in places:
+        if all(abs(place - other) >= gap - 1e-9 for other in chosen):
+            chosen.append(place)
+    return chosen

@@ -1,6 +1,5 @@
 """A page: title, what was run, panels placed in inches, notes."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from interp.show.figures.style import ACCENT, COLOURS, GREY, NOTES, QUIET, styled
-from interp.show.figures.texts import wrapped
+from interp.show.figures.words import pooled, wrapped
 from interp.show.prompt import Prompt
 
 LINE = 0.135
@@ -91,11 +90,6 @@ def _sides(panel: Axes) -> tuple[float, float]:
     """Height and width of a panel in inches."""
     width, height = panel.get_window_extent().size / panel.figure.dpi
     return height, width
-
-
-def pooled(cells: int, side: float) -> int:
-    """How many cells share a dot where so many lie along `side` inches."""
-    return math.ceil(round(cells / (300 * side), 6))
 
 
 def paint_pattern(

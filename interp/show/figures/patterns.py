@@ -1,20 +1,24 @@
-"""The attention of the strongest heads of each kind, drawn in full."""
+"""Attention patterns: the strongest heads of each kind, the zoo, and heads designed by hand."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from interp.errors import Count, Whole, checked
 from interp.heads import Head
 from interp.kinds.kind import KINDS, kinds_in, kinds_of
+from interp.kinds.looks import ideal, marked
 from interp.scan.table import HeadScan
-from interp.show.about import scored_over, thresholds_of
-from interp.show.figures.page import Page, paint_pattern, pattern_legend, whole_ticks
+from interp.show.about import scored_over, special_of, thresholds_of, zoo_heads
+from interp.show.figures.page import Page, paint, paint_pattern, pattern_legend, whole_ticks
 from interp.show.figures.style import QUIET, styled
-from interp.show.figures.texts import wrapped
-from interp.show.figures.words import in_words, model_name, pooled_note
+from interp.show.figures.words import in_words, model_name, pooled_note, wrapped
 from interp.show.prompt import one_prompt
 
 SIZE, SLOT, STEP = 1.24, 1.37, 1.57
@@ -45,8 +49,8 @@ def pattern_page(
         top: Most heads of each kind.
         heads: Heads to choose from; all by default.
         kinds: Kinds to draw; all by default.
-        row: Row of a batch; a batch of several prompts requires it.
-        whole: Number of tokens of the whole prompt, if `patterns` are of its first ones only.
+        row: As for `head_page`.
+        whole: As for `head_page`.
     """
     prompt = one_prompt(patterns, row=row, whole=whole)
     frame = scan.frame
@@ -102,4 +106,91 @@ def pattern_page(
         if lines:
             outlined = None if lines[0][2] is None else "targets of the kind"
             page.foot("attention weight", pattern_legend(prompt.causal, outlined))
+    return page.figure
+
+
+@checked
+def head_zoo(
+    scan: HeadScan, patterns: Any, *, row: Whole | None = None, whole: Whole | None = None
+) -> Figure:
+    """For each kind its ideal pattern, from the targets, and that of the strongest real head.
+
+    An ideal head spreads its attention evenly over its targets; a query without targets attends
+    to the first token. Queries down, keys across, from 0 to 1; the targets are outlined.
+
+    Args:
+        scan: Labels of the heads; `zoo_heads` returns those that are drawn.
+        patterns: Patterns of the same model on a prompt with repeated tokens, with the layers of
+            those heads.
+        row: As for `head_page`.
+        whole: As for `head_page`.
+    """
+    size, slot, step = 1.02, 2.3, 1.7  # A panel's side; from a pair to the next, across and down.
+    prompt = one_prompt(patterns, row=row, whole=whole)
+    kinds, heads, causal = kinds_of(prompt.causal), zoo_heads(scan), prompt.causal
+    known = prompt.text.ids, thresholds_of(scan), [*special_of(scan), *prompt.special]
+    aims = {kind: marked(kind, *known, causal=causal) for kind in kinds}
+    none = ", ".join(kind.label for name, kind in kinds.items() if not aims[name].any())
+    page = Page(
+        f"{model_name(scan)}: each kind of head, ideal and real",
+        in_words(prompt, scan.made_by),
+        body=math.ceil(len(kinds) / 3) * step + 0.75,
+        notes="Left: attention spread evenly over the targets, else on the first token. Right: the"
+        " strongest head with the label first, and its score, the mean attention mass on the"
+        f" targets over {scored_over(scan)}."
+        + (f" No query of this prompt has a target of these kinds: {none}." if none else "")
+        + pooled_note(prompt, size),
+    )
+    with styled():
+        for place, (name, kind) in enumerate(kinds.items()):
+            down, across = divmod(place, 3)
+            left, top = 0.45 + across * slot, down * step
+            page.text(left, top + 0.02, kind.label, size=8, weight="bold")
+            page.text(left, top + 0.17, kind.looks(known[1], causal=causal), color=QUIET)
+            pictures = [("ideal", ideal(name, *known, causal=causal), aims[name])]
+            if head := heads.get(name):
+                score = scan.frame.set_index("name")[name].to_dict()[str(head)]
+                real = prompt.pattern(head), prompt.targets_of(name, head, scan)
+                pictures.append((f"{head}  {score:.2f}", *real))
+            else:
+                words = wrapped("No head carries the label.", size - 0.1)
+                page.text(left + size + 0.12, top + 0.5, words, color=QUIET)
+            for column, (title, pattern, targets) in enumerate(pictures):
+                panel = page.panel(left + column * (size + 0.06), top + 0.46, size, size)
+                paint_pattern(panel, prompt, pattern, targets)
+                panel.set_title(title)
+                lowest, first = place + 3 >= len(kinds), across == column == 0
+                whole_ticks(panel, "key", "query", bottom=lowest, first=first)
+        page.foot("attention weight", pattern_legend(causal, "targets of the kind"))
+    return page.figure
+
+
+def designed_heads(
+    words: Sequence[str], patterns: Mapping[str, Float[Tensor, "query key"]], *, window: int
+) -> Figure:
+    """Attention pattern of each head designed by hand; queries down, keys across, from 0 to 1.
+
+    Args:
+        words: Text of each token.
+        patterns: Causal pattern of each head, by name (`interp.course.designed.patterns`).
+        window: Number of tokens that the local head sees, the query included.
+    """
+    page = Page(
+        "Four heads designed by hand",
+        f"Causal attention on “{' '.join(words)}” from W_Q and W_K; the local window has"
+        f" {window} tokens.",
+        body=3.05,
+        notes="noun to pronoun: “it” is the only pronoun, so all other rows are even.",
+    )
+    with styled():
+        for place, (name, pattern) in enumerate(patterns.items()):
+            panel = page.panel(0.65 + place * 1.6, 0.25, 1.45, 1.45)
+            later = np.triu(np.ones(pattern.shape, dtype=bool), 1)
+            paint(panel, np.where(later, np.nan, pattern.numpy()))
+            panel.set_title(name)
+            panel.set_xticks(range(len(words)), words, rotation=90)
+            panel.set_yticks(range(len(words)), words)
+            panel.tick_params(labelleft=place == 0)
+            panel.set(xlabel="key", ylabel="query" if place == 0 else "")
+        page.foot("attention weight", pattern_legend(causal=True))
     return page.figure

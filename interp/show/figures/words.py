@@ -1,23 +1,98 @@
-"""Models, prompts and heads in words for a figure."""
+"""Texts of figures: labels that the font can draw, and models, prompts and heads in words."""
 
+import math
+import re
+from functools import lru_cache
 from typing import Any
 
 import torch
+from matplotlib.font_manager import FontProperties, findfont
+from matplotlib.ft2font import FT2Font
+from matplotlib.textpath import text_to_path
 
+from interp import text as plain
 from interp.errors import InputError
 from interp.heads import Head
 from interp.kinds.kind import kind_of, kinds_of
 from interp.kinds.targets import NONE, earlier_copies
 from interp.scan.table import HeadScan
 from interp.show.about import early_kinds, probe_of, scored_over
-from interp.show.figures.page import pooled
-from interp.show.figures.texts import ending, legible
+from interp.show.figures.style import FONT, STYLE
 from interp.show.prompt import Prompt, Text
+
+
+def legible(text: str) -> str:
+    r"""`text` as a label that the font can draw: `interp.text.visible`, then `drawable`.
+
+    Example:
+        >>> legible(" the"), legible("$x$"), legible("\U0010ffff")
+        ('␣the', '$x$', 'U+10FFFF')
+    """
+    return drawable(plain.visible(text))
+
+
+def drawable(label: str) -> str:
+    """`label` with the number of each character that the font lacks."""
+    glyphs = _glyphs()
+    return "".join(c if ord(c) in glyphs else f"U+{ord(c):04X}" for c in label)
+
+
+@lru_cache
+def _glyphs() -> frozenset[int]:
+    """The characters that the font can draw."""
+    return frozenset(FT2Font(findfont(FONT)).get_charmap())
+
+
+def prose(text: str) -> str:
+    """`legible`, but a space stays a space: for names in running text."""
+    return drawable(plain.prose(text))
+
+
+@lru_cache(4096)
+def inches(text: str, size: float) -> float:
+    """Width of `text` in the font of the figures, at `size` points."""
+    font = FontProperties(family=FONT, size=size)
+    return text_to_path.get_text_width_height_descent(text, font, False)[0] / 72
+
+
+def wrapped(text: str, width: float) -> str:
+    """Text of the usual size in lines of at most `width` inches, if no word is longer.
+
+    A percent sign stays with its number.
+    """
+    lines = [""]
+    for word in re.split(" (?!%)", text):
+        line = f"{lines[-1]} {word}".lstrip(" ")
+        lines[-1:] = [line] if inches(line, STYLE["font.size"]) <= width else [lines[-1], word]
+    return "\n".join(lines)
+
+
+def labels_of(text: Text, *, width: float, size: float) -> list[str]:
+    """Each token as a label; a label wider than `width` inches is cut and ends in ….
+
+    Different tokens whose labels are the same get their ids.
+    """
+    words = []
+    for label in map(legible, text.texts):
+        shown, dots = label, ""
+        while inches(shown + dots, size) > width:
+            shown, dots = shown[:200][:-1], "…"
+        words.append(shown + dots)
+    return plain.distinct(words, text.ids.tolist())
 
 
 def model_name(scan: HeadScan) -> str:
     """The model's name; of a long one the end."""
-    return ending(str(scan.made_by.get("model", "attention patterns")), 4.2)
+    return ending(scan.made_by.get("model", "attention patterns"), 4.2)
+
+
+def ending(name: str, width: float) -> str:
+    """A name as text of a title; of one wider than `width` inches the end."""
+    name = prose(name)
+    name = name if len(name) < 200 else "…" + name[-199:]
+    while inches(name, 10.0) > width:
+        name = "…" + name[2:]
+    return name
 
 
 def what_was_run(scan: HeadScan) -> str:
@@ -34,35 +109,24 @@ def what_was_run(scan: HeadScan) -> str:
     )
 
 
-def head_name(scan: HeadScan | None, head: Head) -> str:
-    """The head with the model's name, its label and that label's score, as far as known."""
+def of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> tuple[str, str, str | None]:
+    """The head's name with the model, its label and score; what the score is; and its kind.
+
+    The kind is None if the prompt has no targets of it, or the head's window is forced.
+    """
     if scan is None:
-        return str(head)
+        return str(head), "", None
     rows = scan.frame.loc[scan.frame["name"] == str(head)].to_dict("records")
     if not rows:
         raise InputError(f"scan must hold {head}, got {len(scan.frame)} heads without it")
-    label = rows[0]["label"]
-    kind = kind_of(label)
-    score = f" (score {rows[0][kind.name]:.2f})" if kind and kind.label == label else ""
-    return f"{model_name(scan)}: {head}, {label}{score}"
-
-
-def about_score(scan: HeadScan | None, head: Head) -> str:
-    """What the score of `head_name` is, in a sentence; empty if there is no score."""
-    if scan is None or "score" not in head_name(scan, head):
-        return ""
-    return f" The score is the mean attention mass on the targets over {scored_over(scan)}."
-
-
-def kind_of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> str | None:
-    """The kind of the head's label; None if there is none, or its window is forced."""
-    if scan is None or prompt.keys is not None:
-        return None
-    label = "".join(scan.frame.loc[scan.frame["name"] == str(head), "label"])
-    kind = kind_of(label)
-    if kind is None or label not in kind.scored_labels or kind.name not in kinds_of(prompt.causal):
-        return None
-    return kind.name
+    label, about = rows[0]["label"], ""
+    kind, name = kind_of(label), f"{model_name(scan)}: {head}, {label}"
+    if kind and kind.label == label:
+        name += f" (score {rows[0][kind.name]:.2f})"
+        about = f" The score is the mean attention mass on the targets over {scored_over(scan)}."
+    known = kinds_of(prompt.causal) if prompt.keys is None else ()
+    targeted = kind and label in kind.scored_labels and kind.name in known
+    return name, about, kind.name if kind and targeted else None
 
 
 def in_words(prompt: Prompt, made_by: dict[str, Any]) -> str:
@@ -112,3 +176,8 @@ def pooled_note(prompt: Prompt, size: float) -> str:
     """A sentence for a panel of `size` inches that has no dot for each cell."""
     pool = pooled(prompt.longest, size)
     return f" Each dot is the largest weight of {pool} x {pool} cells." if pool > 1 else ""
+
+
+def pooled(cells: int, side: float) -> int:
+    """How many cells share a dot where so many lie along `side` inches."""
+    return math.ceil(round(cells / (300 * side), 6))

@@ -68,10 +68,10 @@ def gallery(
         raise InputError(f"scan must be {rule}, got {type(scan).__name__}")
     held = {layer: len(pattern) for one in prompts for layer, pattern in one.layers.items()}
     if scan is None:
-        scan = [HeadLabel(head, CROSS, (CROSS,), {}, {}) for head in sorted(_wanted(None, held))]
+        every = [Head(layer, head) for layer, count in held.items() for head in range(count)]
+        scan = [HeadLabel(head, CROSS, (CROSS,), {}, {}) for head in every]
     table = scan if isinstance(scan, HeadScan) else HeadScan.of(scan)
-    _refuse_another_model(table, held, some=all(prompt.named for prompt in prompts))
-    wanted = _wanted(heads, held)
+    wanted = _wanted(table, heads, held, some=all(prompt.named for prompt in prompts))
     packed = []
     for prompt, name in zip(prompts, _titles(titles, len(prompts)), strict=True):
         one = PackedPrompt.of(prompt, table, name)
@@ -103,8 +103,7 @@ def gallery_of_model(
     from interp.models import hooks
 
     held = dict.fromkeys(hooks.attention_layers(model, None), model.n_heads)
-    _refuse_another_model(scan, held, some=False)
-    wanted = _wanted(heads, held)
+    wanted = _wanted(scan, heads, held, some=False)
     rows = [model.to_tokens(one)[0] for one in inputs]
     prompts = []
     for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
@@ -127,37 +126,22 @@ def gallery_of_model(
     return _fitted(scan, wanted, prompts, title, limit)
 
 
-def estimate(heads: int, lengths: Sequence[int], *, causal: bool = True) -> float:
-    """Approximate size of a page, in millions of bytes.
-
-    Weights of language models take about 0.36 bytes each at 128 tokens and 0.16 at 512, where
-    more of them are near 0: about `4 / sqrt(tokens)`. The rest is circuitsvis' script and the
-    still picture.
-    """
-    shown = [min(length, LONGEST) for length in lengths]
-    weights = sum(4 / n**0.5 * n * ((n + 1) / 2 if causal else n) for n in shown)
-    return 0.6 + heads * (weights + 1500) / 1e6
-
-
-def _refuse_another_model(scan: HeadScan, held: Mapping[int, int], *, some: bool) -> None:
-    """Refuse numbers of heads by layer that differ from the scan's; `some` layers may be absent."""
-    heads = Counter(scan.frame["layer"].tolist())
-    if not some and len(held) != len(heads):
+def _wanted(
+    scan: HeadScan, heads: Sequence[Any] | None, held: Mapping[int, int], *, some: bool
+) -> set[Head]:
+    """The heads to show. `held` are numbers of heads by layer; `some` layers may be absent."""
+    counts = Counter(scan.frame["layer"].tolist())
+    if not some and len(held) != len(counts):
         raise InputError(
-            f"patterns must have the scan's {len(heads)} layers, got {len(held)}: name them with"
+            f"patterns must have the scan's {len(counts)} layers, got {len(held)}: name them with"
             " layers if they are some of these"
         )
     for layer, count in held.items():
-        if count != heads[layer]:
-            rule = f"patterns must have the scan's {heads[layer]} heads in layer {layer}"
+        if count != counts[layer]:
+            rule = f"patterns must have the scan's {counts[layer]} heads in layer {layer}"
             raise InputError(f"{rule}, got {count}: use the scan of the same model")
-
-
-def _wanted(heads: Sequence[Any] | None, held: Mapping[int, int]) -> set[Head]:
     present = {Head(layer, head) for layer, count in held.items() for head in range(count)}
-    if heads is None:
-        return present
-    chosen = {Head.parse(head) for head in heads}
+    chosen = present if heads is None else {Head.parse(head) for head in heads}
     if not chosen or chosen - present:
         absent = ", ".join(map(str, sorted(chosen - present))) or "none"
         raise InputError(f"heads must be in the patterns, got {absent}")
