@@ -124,8 +124,10 @@ def chosen_heads(
     """The named heads, or those with one of the labels; None for all."""
     if labels:
         found = {head for word in labels for head in scan.heads(word)}
-        if heads is not None or not found:
-            raise InputError(f"label must be one that some head has, without heads, got {labels}")
+        if heads is not None:
+            raise InputError("heads must be left out with label, got both")
+        if not found:
+            raise InputError(f"label must be one that some head has, got {', '.join(labels)}")
         return sorted(found)
     if heads is None:
         return None

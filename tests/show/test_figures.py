@@ -300,20 +300,6 @@ def test_the_prompt_is_described_from_its_tokens(tokens, expected):
     assert expected in words(pattern_page(NOTHING, patterns))
 
 
-def test_a_score_is_explained_by_its_origin_and_only_where_there_is_one():
-    mixed = str(SCAN.heads("mixed")[0])
-    assert "score" not in words(head_page(PATTERNS, mixed, scan=SCAN))
-    for draw in (
-        lambda scan: pattern_page(scan, PATTERNS),
-        lambda scan: head_zoo(scan, PATTERNS),
-        lambda scan: head_page(PATTERNS, "L1H0", scan=scan),
-    ):
-        assert "over the queries of the labelled attention patterns." in words(draw(SCAN))
-        assert "over all prompts of the scan (sink: before the first repeat)" in words(
-            draw(SCANNED)
-        )
-
-
 def test_a_head_in_full_is_its_pattern_with_every_token_at_its_place():
     panel = figure("head").axes[0]
     assert (np.ma.getmaskarray(image(panel)) == np.triu(np.ones((LENGTH, LENGTH), bool), 1)).all()
