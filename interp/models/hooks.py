@@ -6,8 +6,10 @@ that memory holds one layer's patterns at a time; `attention_patterns` keeps the
 
 import logging
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from traceback import walk_tb
 from typing import Any
 from weakref import WeakSet
 
@@ -21,11 +23,13 @@ from interp.memory import refuse_beyond
 from interp.models import Model, attention_layers, cheap_forward, evaluating, load_model
 from interp.models.finite import refuse_not_finite
 from interp.models.model import check_heads
-from interp.models.plain import attention_of, plain_patterns
+from interp.models.plain import attention_of, plain_patterns, texts_of
 from interp.models.rows import rows_by_length, to_run
 from interp.patterns.tensor import AttentionPatterns, Ran
 
 LOG = logging.getLogger("interp")
+
+_PATTERN = "blocks.{}.attn.hook_pattern"
 
 _AT_WORK = 5
 """Tensors of the size of one layer's patterns that exist while a layer attends."""
@@ -40,12 +44,8 @@ def run(
 ) -> None:
     """Run `tokens` once and call `visit(layer, pattern)` with each layer's pattern.
 
-    The pattern is float32, and is dropped when `visit` returns. Rows of padding (-1, on the
+    The pattern is float32, checked, and dropped when `visit` returns. Rows of padding (-1, on the
     right) are 0.
-
-    Raises:
-        InputError: If a pattern is not finite, not causal or not of the whole prompt, or
-            TransformerLens' hooks cannot run the model.
     """
     wanted = attention_layers(model, layers)
     if model.direction == "both ways":
@@ -56,28 +56,19 @@ def run(
         return
     _compare(model)
     real = (tokens != NONE).to(model.device)
-    seen = set()
+    silent = set(wanted)
 
-    def hook(layer: int) -> Callable[..., None]:
-        def look(pattern: Tensor, hook: Any) -> None:
-            seen.add(layer)
-            check_heads(model, layer, pattern.shape[1])
-            if pattern.shape[2:] != (tokens.shape[1],) * 2:
-                raise InputError(
-                    f"pattern must be of every query to every key of {tokens.shape[1]} tokens, got"
-                    f" {tuple(pattern.shape[2:])} in layer {layer} of {model.name}"
-                )
-            rows = torch.where(real[:, None, :, None], pattern.float(), 0)
-            refuse_not_finite(rows, model, layer)
-            if rows.triu(1).any():
-                raise InputError(f"model must be causal, got {model.name}, which looks ahead")
-            visit(layer, rows)
+    def look(layer: int, pattern: Tensor, hook: Any) -> None:
+        silent.discard(layer)
+        check_heads(model, layer, pattern.shape[1])
+        rows = torch.where(real[:, None, :, None], pattern.float(), 0)
+        refuse_not_finite(rows, model, layer)
+        if rows.triu(1).any():
+            raise InputError(f"model must be causal, got {model.name}, which looks ahead")
+        visit(layer, rows)
 
-        return look
-
-    hooks = [(f"blocks.{layer}.attn.hook_pattern", hook(layer)) for layer in wanted]
-    _forward(model, tokens, hooks)
-    if silent := set(wanted) - seen:
+    _forward(model, tokens, {_PATTERN.format(layer): partial(look, layer) for layer in wanted})
+    if silent:
         raise InputError(f"{model.name} must show attention in layers {sorted(silent)}, got none")
 
 
@@ -114,9 +105,8 @@ def attention_patterns(
         use `interp.scan_heads`.
 
     Raises:
-        InputError: If the prompt is empty or too long, a layer does not exist, the patterns
-            would not fit in memory (estimated before anything runs), or TransformerLens' hooks
-            cannot run the model.
+        InputError: If the patterns would not fit in memory (estimated before anything runs), or
+            TransformerLens' hooks cannot run the model.
 
     Example:
         >>> attention_patterns("gpt2", "The cat sat on the cat", layers=[5])  # doctest: +SKIP
@@ -128,26 +118,26 @@ def attention_patterns(
         )
     tokens = model.to_tokens(inputs, bos=bos)
     order = attention_layers(model, layers)
-    shape = (len(order), len(tokens), model.n_heads, tokens.shape[1], tokens.shape[1])
+    batch, length = tokens.shape
     refuse_beyond(
         "patterns",
-        4 * math.prod((len(order) + _AT_WORK, *shape[1:])),
+        4 * (len(order) + _AT_WORK) * batch * model.n_heads * length**2,
         "give fewer layers or tokens, or use interp.scan_heads, which keeps none",
     )
-    patterns = torch.zeros(shape, dtype=torch.float32)
+    patterns = torch.zeros(len(order), batch, model.n_heads, length, length, dtype=torch.float32)
+
+    def keep(rows: list[int], layer: int, pattern: Tensor) -> None:
+        size = pattern.shape[-1]
+        for place, wanted in enumerate(order):
+            if wanted == layer:
+                patterns[place, rows, :, :size, :size] = pattern.cpu()
 
     for (size,), rows in rows_by_length(tokens).items():
-
-        def keep(layer: int, pattern: Tensor, size: int = size, rows: list[int] = rows) -> None:
-            for place, wanted in enumerate(order):
-                if wanted == layer:
-                    patterns[place, rows, :, :size, :size] = pattern.cpu()
-
-        run(model, tokens[rows, :size], keep, layers=layers)
+        run(model, tokens[rows, :size], partial(keep, rows), layers=layers)
     ran = Ran(
         tokens=tokens,
         layers=tuple(order),
-        texts=[model.texts_of(row[row != NONE]) for row in tokens],
+        texts=texts_of(model, tokens),
         special=model.special,
         learned_sinks=model.learned_sinks,
         windows=tuple(model.windows[layer] for layer in order),
@@ -162,16 +152,13 @@ def run_with(
     """Run `tokens` once, and return the value at each of the named hooks, in their order."""
     seen: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Callable[..., None]:
-        return lambda value, hook: seen.__setitem__(name, value.detach())
+    def keep(name: str, value: Tensor, hook: Any) -> None:
+        seen[name] = value.detach()
 
-    def refuse_absent(found: Container[str]) -> None:
-        if absent := [name for name in names if name not in found]:
-            raise InputError(f"model must have {absent[0]}, got {model.name}, which has none")
-
-    refuse_absent(model.bridge.hook_dict)
-    _forward(model, tokens, [(name, keep(name)) for name in names])
-    refuse_absent(seen)
+    known = [name for name in names if name in model.bridge.hook_dict]
+    _forward(model, tokens, {name: partial(keep, name) for name in known})
+    if absent := [name for name in names if name not in seen]:
+        raise InputError(f"model must have {absent[0]}, got {model.name}, which has none")
     return {name: seen[name] for name in names}
 
 
@@ -189,93 +176,63 @@ def _compare(model: Model) -> None:
         return
     ids = model.vocabulary[: min(8, model.n_ctx)][None].to(model.device)
     seen: list[Tensor] = []
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in attention_layers(model, None)]
-    hooks = [(name, lambda pattern, hook: seen.append(pattern.float())) for name in names]
+    names = [_PATTERN.format(layer) for layer in attention_layers(model, None)]
+    hooks = dict.fromkeys(names, lambda pattern, hook: seen.append(pattern.float()))
     logits = _forward(model, ids, hooks, returns="logits")[:, -1].float()
     with torch.no_grad(), evaluating(model.plain):
         own = model.plain(ids, output_attentions=True)
     theirs = own.logits.float()
     by_logits = (logits - theirs[:, -1]).abs().max() / theirs.abs().max()
-    by_pattern = _farthest(seen, [p.float() for p in own.attentions or () if p is not None])
+    returned = [each.float() for each in own.attentions or () if each is not None]
+    off = [
+        (a - b).abs().max().item()
+        for a, b in (zip(seen, returned) if len(seen) == len(returned) else ())
+        if a.shape == b.shape and b.min() >= 0 and b.sum(-1).max() < 1.01  # Falcon returns scores.
+    ]
+    by_pattern = max(filter(math.isfinite, off), default=0.0)
     exact = model.dtype_name == "float32"
-    if by_pattern >= (1e-4 if exact else 5e-2) or (
-        by_logits.isfinite() and by_logits >= (1e-3 if exact else 5e-2)
-    ):
+    logits_differ = by_logits.isfinite() and by_logits >= (1e-3 if exact else 5e-2)
+    if logits_differ or by_pattern >= (1e-4 if exact else 5e-2):
         LOG.warning(
             "TransformerLens gives different results for %s, a %s: attention differs by up to"
             " %.2g, logits by %.1f %%. Either its scores are very large, or its patterns by hooks"
             " are wrong",
-            model.name,
-            type(model.inner).__name__,
-            by_pattern,
-            100 * by_logits,
+            *(model.name, type(model.inner).__name__, by_pattern, 100 * by_logits),
         )
     _COMPARED.add(model)
-
-
-def _farthest(seen: list[Tensor], own: list[Tensor]) -> float:
-    """Largest difference of a pattern, over layers that return patterns (Falcon returns scores)."""
-    if len(seen) != len(own):
-        return 0.0
-    off = [
-        (a - b).abs().max().item()
-        for a, b in zip(seen, own, strict=True)
-        if a.shape == b.shape and b.min() >= 0 and b.sum(-1).max() < 1.01
-    ]
-    return max((each for each in off if math.isfinite(each)), default=0.0)
 
 
 def _forward(
     model: Model,
     tokens: Int[Tensor, "batch pos"],
-    hooks: list[tuple[str, Callable[..., None]]],
+    hooks: dict[str, Callable[..., None]],
     *,
     returns: str | None = None,
 ) -> Any:
-    ours: list[Exception] = []
-
-    def noting(look: Callable[..., None]) -> Callable[..., None]:
-        def watch(value: Tensor, hook: Any) -> None:
-            try:
-                look(value, hook=hook)
-            except Exception as error:
-                ours.append(error)
-                raise
-
-        return watch
-
-    watched = [(name, noting(look)) for name, look in hooks]
-    with _looking(model), torch.no_grad(), model.bridge.hooks(fwd_hooks=watched):
-        ids = to_run(tokens).to(model.device)
+    """Run in evaluation mode with eager attention; restore the caller's settings afterwards."""
+    bridge = model.bridge
+    inner: Any = bridge.original_model
+    implementation = inner.config._attn_implementation
+    ids = to_run(tokens).to(model.device)
+    with ExitStack() as back, torch.no_grad(), evaluating(bridge):
+        for module in bridge.modules():
+            if hasattr(module, "_pattern"):  # Kept by some, although nothing reads it.
+                back.enter_context(module.register_forward_hook(_drop))
+        if implementation != "eager":
+            back.callback(inner.set_attn_implementation, implementation)
+            inner.set_attn_implementation("eager")
+        back.enter_context(bridge.hooks(fwd_hooks=[*hooks.items()]))
         try:
-            return model.bridge(ids, return_type=returns, **cheap_forward(model.inner))
+            return bridge(ids, return_type=returns, **cheap_forward(model.inner))
         except Exception as error:
-            if error in ours:
-                raise
+            beyond = error.__traceback__ and error.__traceback__.tb_next
+            if any(frame.f_code.co_filename == __file__ for frame, _ in walk_tb(beyond)):
+                raise  # A hook raised it.
             # The bridge wraps some architectures that it cannot run.
             raise InputError(
                 f"model must run under TransformerLens' hooks, got {model.name}, a"
                 f" {type(model.inner).__name__}: {told(error)}"
             ) from error
-
-
-@contextmanager
-def _looking(model: Model) -> Iterator[None]:
-    """Evaluation mode and eager attention; restore the caller's settings afterwards.
-
-    Some bridges keep each layer's pattern although nothing reads it: drop it.
-    """
-    bridge = model.bridge
-    inner: Any = bridge.original_model
-    keeping = [module for module in bridge.modules() if hasattr(module, "_pattern")]
-    implementation = inner.config._attn_implementation
-    with evaluating(bridge), ExitStack() as back:
-        for module in keeping:
-            back.callback(module.register_forward_hook(_drop).remove)
-        if implementation != "eager":
-            back.callback(inner.set_attn_implementation, implementation)
-            inner.set_attn_implementation("eager")
-        yield
 
 
 def _drop(module: Any, inputs: Any, output: Any) -> None:

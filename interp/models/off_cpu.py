@@ -21,16 +21,9 @@ _LENGTHS = (2, 9, 33)
 def off_cpu(model: Any, name: str) -> float | None:
     """How far a model's attention is from that of the same weights on the CPU.
 
-    Both run a few tokens under transformers. A warning reports a difference beyond rounding, and
-    a model that could not be compared.
-
-    Args:
-        model: A model of transformers that returns its attention (`eager`).
-        name: The model's name, for the warning.
-
-    Returns:
-        Largest difference of an attention probability, in [0, 1]; None on the CPU, and where the
-        comparison failed.
+    The largest difference of an attention probability, in [0, 1], on a few tokens; None on the
+    CPU, and where the comparison failed. `model` is of transformers and returns its attention. A
+    warning reports a difference beyond rounding, and a failed comparison.
     """
     if model.device.type == "cpu":
         return None

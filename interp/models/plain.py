@@ -5,7 +5,7 @@ TransformerLens has hooks for few of them, so `output_attentions` reads them: bi
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -20,26 +20,21 @@ from interp.models.finite import refuse_not_finite
 from interp.models.rows import rows_by_length, segments_of
 from interp.patterns.tensor import AttentionPatterns, Ran
 
-Stack = Literal["encoder", "decoder", "cross"]
-"""One kind of attention of an encoder-decoder."""
-
 _COPIES = 3
 """Copies of all patterns: as returned, in float32 without padding, and those kept."""
 
 _OFF = 0.01
-"""Largest error of a row's sum, as in `interp.patterns.tensor.check_pattern`, for 16 bits."""
-
-Layers = tuple[Float[Tensor, "batch head query key"], ...]
+"""Largest error of a row's sum, in 16 bits."""
 
 
 def attention_of(
     model: Model,
     tokens: Int[Tensor, "batch pos"],
     *,
-    stack: Stack | None = None,
+    stack: str | None = None,
     decoder_tokens: Int[Tensor, "batch query"] | None = None,
     segments: Int[Tensor, "batch pos"] | None = None,
-) -> Layers:
+) -> list[Float[Tensor, "batch head query key"]]:
     """Every layer's attention on `tokens`, in float32; rows and columns of padding are 0.
 
     Rows of equal length run together and others apart, so that no padding is ever run: in some
@@ -48,15 +43,9 @@ def attention_of(
     Args:
         model: A model that is not causal.
         tokens: Input of the model, or of its encoder; -1 is padding, on the right.
-        stack: Attention of an encoder-decoder.
+        stack: Attention of an encoder-decoder: `encoder`, `decoder` or `cross`.
         decoder_tokens: Input of the decoder, for its own and for cross-attention.
-        segments: Number of the text that each token belongs to (`token_type_ids`); one if left
-            out.
-
-    Raises:
-        InputError: If the attention of all layers would not fit in memory (estimated before
-            anything runs), the model returns none, or it is not finite, no probabilities, or of
-            a decoder that looks ahead.
+        segments: Number of the text that each token belongs to (`token_type_ids`).
     """
     rows, keys = tokens.shape
     pairs = model.layers_of(None) * keys**2
@@ -72,11 +61,11 @@ def attention_of(
     key_tokens = queries if stack == "decoder" else tokens
     patterns: list[Tensor] = []
     for (size, *rest), group in rows_by_length(tokens, decoder_tokens).items():
-        read = {"": tokens[group, :size]}
+        inputs = {"input_ids": tokens[group, :size]}
         if decoder_tokens is not None:
-            read["decoder_"] = decoder_tokens[group, : rest[0]]
-        inputs = {f"{whose}input_ids": ids for whose, ids in read.items()}
-        inputs |= {f"{whose}attention_mask": torch.ones_like(ids) for whose, ids in read.items()}
+            inputs["decoder_input_ids"] = decoder_tokens[group, : rest[0]]
+        for name, ids in list(inputs.items()):
+            inputs[name.replace("input_ids", "attention_mask")] = torch.ones_like(ids)
         if segments is not None:
             inputs["token_type_ids"] = segments[group, :size]
         found = _returned(model, inputs, stack)
@@ -84,10 +73,10 @@ def attention_of(
         patterns = patterns or [found[0].new_zeros(shape) for _ in found]
         for pattern, part in zip(patterns, found, strict=True):
             pattern[group, :, : part.shape[2], : part.shape[3]] = part
-    return tuple(patterns)
+    return patterns
 
 
-def _returned(model: Model, inputs: dict[str, Tensor], stack: Stack | None) -> Layers:
+def _returned(model: Model, inputs: dict[str, Tensor], stack: str | None) -> list[Tensor]:
     """Attention that transformers returns for rows without padding, checked, in float32."""
     inner: Any = model.inner.get_encoder() if stack == "encoder" else model.inner
     name = "attentions" if stack in (None, "encoder") else f"{stack}_attentions"
@@ -96,25 +85,24 @@ def _returned(model: Model, inputs: dict[str, Tensor], stack: Stack | None) -> L
     with torch.no_grad(), evaluating(inner):
         try:
             outputs = inner(**on_device, output_attentions=True, **cheap_forward(inner))
-            found = getattr(outputs, name, None)
-        except Exception as error:
-            # Whisper needs sound, X-MOD a language, some models more tokens.
+            found = getattr(outputs, name, None) or ()
+        except Exception as error:  # Whisper needs sound, X-MOD a language.
             raise InputError(
                 f"model must run on these token ids, got {who}: {told(error)}"
             ) from error
     read = inputs["input_ids"]
     queries = inputs.get("decoder_input_ids", read)
     keys = queries if stack == "decoder" else read
-    shape = (len(read), model.n_heads, queries.shape[1], keys.shape[1])
-    shapes = [tuple(a.shape) if torch.is_tensor(a) else None for a in found or ()]
+    shapes = [tuple(each.shape) if torch.is_tensor(each) else () for each in found]
     # The heads of a decoder may differ in number from those of the encoder.
-    same = {s and (s[0], *s[2:]) for s in shapes} == {(shape[0], *shape[2:])}
-    if not same or len(set(shapes)) > 1 or len(shapes) != model.layers_of(stack):
+    heads = {shape[1] for shape in shapes if len(shape) == 4} or {0}
+    wanted = (len(read), *heads, queries.shape[1], keys.shape[1])
+    if shapes != [wanted] * model.layers_of(stack):
         raise InputError(
-            f"model must return attention [batch, head, query, key] like {shape} from each of"
+            f"model must return attention [batch, head, query, key] {wanted} from each of"
             f" {model.layers_of(stack)} layers, got {quoted(shapes)} from {who}"
         )
-    patterns = tuple(attention.float() for attention in found or ())
+    patterns = [attention.float() for attention in found]
     for layer, pattern in enumerate(patterns):
         refuse_not_finite(pattern, model, layer)
         above = pattern.sum(-1) - 1
@@ -132,23 +120,22 @@ def _returned(model: Model, inputs: dict[str, Tensor], stack: Stack | None) -> L
 
 
 def plain_patterns(
-    model: Model,
-    inputs: Any,
-    layers: Any = None,
-    *,
-    bos: bool = True,
-    stack: str | None = None,
-    decoder_inputs: Any = None,
+    model: Model, inputs: Any, layers: Any, *, bos: bool, stack: str | None, decoder_inputs: Any
 ) -> AttentionPatterns:
     """`interp.attention_patterns` of a model that is not causal."""
-    stack = _stack(model, stack, decoder_inputs)
+    kinds = ("encoder", "decoder", "cross") if model.direction == "encoder-decoder" else (None,)
+    if stack not in kinds or (decoder_inputs is not None) != (stack in kinds[1:]):
+        raise InputError(
+            f"stack must be {' or '.join(map(str, kinds))} for {model.name}, with decoder_inputs"
+            f" for decoder and cross only, got {quoted(stack)}"
+        )
     segments = segments_of(inputs) if isinstance(inputs, Mapping) else None
     if segments is not None:
         inputs = {name: inputs[name] for name in inputs if name != "token_type_ids"}
-    tokens = model.to_tokens(inputs, bos=bos)
+    tokens = queries = model.to_tokens(inputs, bos=bos)
     decoded = None
     if decoder_inputs is not None:
-        decoded = model.to_tokens(decoder_inputs, bos=bos, decoder=True)
+        decoded = queries = model.to_tokens(decoder_inputs, bos=bos, decoder=True)
         if len(decoded) != len(tokens):
             raise InputError(
                 f"decoder_inputs must have a row for each of {len(tokens)}, got {len(decoded)}"
@@ -159,37 +146,20 @@ def plain_patterns(
     if stack == "decoder":  # T5Gemma has settings for each stack.
         config = model.inner.config
         widths = windows(getattr(config, "decoder", config), model.layers_of("decoder"))
-    queries = tokens if decoded is None else decoded
     ran = Ran(
         tokens=queries,
         layers=tuple(wanted),
-        texts=_texts(model, queries),
+        texts=texts_of(model, queries),
         special=model.special,
         causal=stack == "decoder",
         windows=None if cross else tuple(widths[layer] for layer in wanted),
         stack=stack,
         key_tokens=tokens if cross else None,
-        key_texts=_texts(model, tokens) if cross else None,
+        key_texts=texts_of(model, tokens) if cross else None,
     )
     return AttentionPatterns.of(torch.stack([found[layer].cpu() for layer in wanted]), ran)
 
 
-def _stack(model: Model, stack: str | None, decoder_inputs: Any) -> Stack | None:
-    if model.direction != "encoder-decoder":
-        if stack is not None or decoder_inputs is not None:
-            raise InputError(
-                f"stack and decoder_inputs must be left out for {model.name}, which is no"
-                " encoder-decoder"
-            )
-        return None
-    for name in get_args(Stack):
-        if stack == name:
-            if (stack == "encoder") != (decoder_inputs is None):
-                rule = "left out" if stack == "encoder" else "given"
-                raise InputError(f"decoder_inputs must be {rule} for stack {stack!r}")
-            return name
-    raise InputError(f"stack must be one of {', '.join(get_args(Stack))}, got {quoted(stack)}")
-
-
-def _texts(model: Model, tokens: Int[Tensor, "batch pos"]) -> list[list[str]]:
+def texts_of(model: Model, tokens: Int[Tensor, "batch pos"]) -> list[list[str]]:
+    """Texts of each row's tokens, without padding."""
     return [model.texts_of(row[row != NONE]) for row in tokens]

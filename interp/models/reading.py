@@ -41,10 +41,8 @@ class Reading:
         if "ln1" not in block._modules:
             raise InputError(f"model must have a norm before attention, got {model.name}")
         self._where = f"layer {layer} of {model.name}"
-        self._norm, self._attention = (
-            model.plain.get_submodule(f"{block.name}.{part.name}")
-            for part in (block.ln1, block.attn)
-        )
+        self._norm = model.plain.get_submodule(f"{block.name}.{block.ln1.name}")
+        self._attention = model.plain.get_submodule(f"{block.name}.{block.attn.name}")
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -79,18 +77,16 @@ class Reading:
         raise AssertionError(f"no attention was computed in {self._where}")
 
 
-@contextmanager
-def rereading(model: Model) -> Iterator[None]:
-    """Let attention modules stop as soon as they have queries, keys and values."""
-    with attend_with(model.plain, "interp_reread", _hand_back), torch.no_grad():
-        yield
-
-
 class _Read(Exception):
     """Stops an attention module that has its queries, keys and values."""
 
 
-def _hand_back(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
-) -> NoReturn:
-    raise _Read(QKV(query, key, value))
+@contextmanager
+def rereading(model: Model) -> Iterator[None]:
+    """Let attention modules stop as soon as they have queries, keys and values."""
+
+    def stop(module: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> NoReturn:
+        raise _Read(QKV(query, key, value))
+
+    with attend_with(model.plain, "interp_reread", stop), torch.no_grad():
+        yield

@@ -88,22 +88,12 @@ def without_padding(row: list[int], index: int) -> list[int]:
 
 
 def to_run(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
-    """Ids to run for rows padded on the right: padding runs as the first token of its row.
-
-    So no id runs that its row does not have.
-
-    Example:
-        >>> to_run(torch.tensor([[5, 6], [7, -1]])).tolist()
-        [[5, 6], [7, 7]]
-    """
+    """Ids to run for rows padded on the right: the first token of a row also is its padding."""
     return torch.where(tokens == NONE, tokens[:, :1], tokens)
 
 
 def rows_by_length(*texts: Int[Tensor, "batch _"] | None) -> dict[tuple[int, ...], list[int]]:
     """Numbers of the rows, by their number of tokens in each text: together they need no padding.
-
-    Args:
-        *texts: Token ids, padded with -1 on the right; None for a text that is missing.
 
     Example:
         >>> rows_by_length(torch.tensor([[5, 6], [7, -1], [8, 9]]))

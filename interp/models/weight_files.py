@@ -29,10 +29,8 @@ _COUNTS += ("num_decoder_layers", "encoder_layers", "decoder_layers", "num_label
 def check_folder(folder: Path) -> None:
     """Check the files of a model's folder.
 
-    Raises:
-        InputError: If the folder holds an adapter, pickled weights or no regular files; if weights
-            are integers without settings that say how they were quantized; or if a part of the
-            weights is missing, or settings ask for more layers than there are tensors.
+    Refuses adapters, pickled, incomplete or contradicting weights, and integers without settings
+    that say how they were quantized.
     """
     with reading(folder, "a folder"):
         files = sorted(path for path in folder.iterdir() if not path.is_dir())
@@ -102,35 +100,30 @@ def _n_tensors(path: Path, is_packed: bool) -> int:
 def check_gguf(path: Path) -> int:
     """How many numbers the weights in the GGUF file at `path` have.
 
-    Raises:
-        InputError: If the file is damaged, the layout of its architecture is unknown here, or it
-            has a setting that transformers would ignore.
+    Refuses a damaged file, an architecture whose layout is unknown here, and settings that
+    transformers would ignore.
     """
     with reading(path, "a GGUF file"):
-        return _check(GGUFReader(path), path.stat().st_size)
-
-
-def _check(file: GGUFReader, size: int) -> int:
-    architecture = file.fields["general.architecture"].contents()
-    if architecture not in GGUF_ARCHITECTURES:
-        raise InputError(
-            "architecture must be one whose order of weights in GGUF files is known"
-            f" ({', '.join(GGUF_ARCHITECTURES)}), got {quoted(architecture)}"
-        )
-    for name in (*file.fields, *(tensor.name for tensor in file.tensors)):
-        family, _, setting = name.partition(".")
-        if (family == architecture and setting not in GGUF_SETTINGS) or name.startswith("rope_"):
-            raise InputError(f"file must not have settings that are not read: {quoted(name)}")
-    layers = file.fields[f"{architecture}.block_count"].contents()
-    if layers > len(file.tensors):
-        raise InputError(f"layers must be at most the {len(file.tensors)} tensors, got {layers}")
-    # With a wrong count or place the library would read other bytes as numbers.
-    last = end = file.data_offset
-    for tensor in sorted(file.tensors, key=lambda each: each.data_offset):
-        if tensor.data_offset != end:
-            raise InputError(f"tensors must follow one another, got {quoted(tensor.name)} apart")
-        last = end + tensor.n_bytes
-        end = -(-last // int(file.alignment)) * int(file.alignment)
-    if not last <= size <= end:
-        raise InputError(f"tensors must fill the file of {size} bytes, got {end} bytes")
-    return sum(math.prod(tensor.shape.tolist()) for tensor in file.tensors)
+        file, size = GGUFReader(path), path.stat().st_size
+        architecture = file.fields["general.architecture"].contents()
+        if architecture not in GGUF_ARCHITECTURES:
+            raise InputError(
+                "architecture must be one whose order of weights in GGUF files is known"
+                f" ({', '.join(GGUF_ARCHITECTURES)}), got {quoted(architecture)}"
+            )
+        known = tuple(f"{architecture}.{setting}" for setting in GGUF_SETTINGS)
+        for name in (*file.fields, *(tensor.name for tensor in file.tensors)):
+            if name.startswith((f"{architecture}.", "rope_")) and name not in known:
+                raise InputError(f"file must not have settings that are not read: {quoted(name)}")
+        if (layers := file.fields[known[0]].contents()) > len(file.tensors):
+            raise InputError(f"layers must be at most the number of tensors, got {layers}")
+        # With a wrong count or place the library would read other bytes as numbers.
+        last = end = file.data_offset
+        for tensor in sorted(file.tensors, key=lambda each: each.data_offset):
+            if tensor.data_offset != end:
+                raise InputError(f"tensors must have no gaps, got one at {quoted(tensor.name)}")
+            last = end + tensor.n_bytes
+            end = -(-last // int(file.alignment)) * int(file.alignment)
+        if not last <= size <= end:
+            raise InputError(f"tensors must fill the file of {size} bytes, got {end} bytes")
+        return sum(math.prod(tensor.shape.tolist()) for tensor in file.tensors)
