@@ -7,20 +7,14 @@ from torch import Tensor
 
 from interp.errors import InputError
 
-_ADVICE = {
-    "float32": "weights or activations are NaN, infinite or too large",
-    "bfloat16": "use float32",
-}
+_ADVICE = {"float32": "weights or activations are NaN, infinite or too large"}
+_ADVICE |= {"bfloat16": "use float32"}
 
 
 def refuse_not_finite(values: Float[Tensor, "..."], model: Any, layer: int | None = None) -> None:
-    """Raise `InputError` if losses of `model`, or a layer's attention, are NaN or infinite.
+    """Raise `InputError` if losses of a `Model`, or a layer's attention, are NaN or infinite.
 
-    Args:
-        values: Losses; with `layer`, its patterns or their rows' log-sum-exps,
-            `[batch, head, ...]`, with 0 in the rows of padding.
-        model: The `Model`.
-        layer: Number of the layer; None for losses.
+    Attention is `[batch, head, ...]`: patterns or log-sum-exps, with 0 in the rows of padding.
     """
     finite = values.isfinite()
     if finite.all():

@@ -190,9 +190,8 @@ def _compare(model: Model) -> None:
         if a.shape == b.shape and b.min() >= 0 and b.sum(-1).max() < 1.01  # Falcon returns scores.
     ]
     by_pattern = max(filter(math.isfinite, off), default=0.0)
-    exact = model.dtype_name == "float32"
-    logits_differ = by_logits.isfinite() and by_logits >= (1e-3 if exact else 5e-2)
-    if logits_differ or by_pattern >= (1e-4 if exact else 5e-2):
+    least, least_of_logits = (1e-4, 1e-3) if model.dtype_name == "float32" else (5e-2, 5e-2)
+    if by_pattern >= least or (by_logits.isfinite() and by_logits >= least_of_logits):
         LOG.warning(
             "TransformerLens gives different results for %s, a %s: attention differs by up to"
             " %.2g, logits by %.1f %%. Either its scores are very large, or its patterns by hooks"

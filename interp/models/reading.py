@@ -26,13 +26,11 @@ class QKV(NamedTuple):
 
 
 class Reading:
-    """One layer of a model: what its attention read in one pass and would read in another.
-
-    Attributes:
-        stream: Residual stream before the norm of the attention, after a pass under `watching`.
-    """
+    """One layer of a model: what its attention read in one pass and would read in another."""
 
     stream: Float[Tensor, "batch pos d_model"]
+    """Residual stream before the norm of the attention, after a pass under `watching`."""
+
     _normed: Tensor | None = None
     _call: tuple[tuple[Any, ...], dict[str, Any]]
 

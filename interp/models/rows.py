@@ -34,11 +34,8 @@ _OF_TEXT = (
 def encoded(encoding: Mapping[str, Any]) -> list[list[int]]:
     """Ids of what a tokenizer returns, with -1 where its attention mask is 0.
 
-    The mask decides, never the id: the id of padding is often that of BOS or EOS.
-
-    Raises:
-        InputError: If there are no ids, or something would be ignored: other inputs than text,
-            other positions than 0, 1, ..., or segments (`segments_of` alone reads them).
+    The mask decides, never the id: the id of padding is often that of BOS or EOS. Refuses what
+    would be ignored: other inputs, other positions than 0, 1, ..., and segments.
     """
     if others := [name for name in encoding if name not in _OF_TEXT]:
         raise InputError(f"inputs must be token ids only, got {quoted(others[0])}")
@@ -106,12 +103,10 @@ def rows_by_length(*texts: Int[Tensor, "batch _"] | None) -> dict[tuple[int, ...
     return groups
 
 
-def _lists(values: Any) -> list[list[Any]]:
+def _lists(values: Any) -> list[Any]:
     """Rows as lists, from tensors, arrays or sequences; flat values are one row."""
     values = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(values, list | tuple):
         raise InputError(f"inputs must be text or token ids, got {quoted(values)}")
     rows = [row.tolist() if hasattr(row, "tolist") else row for row in values]
-    if any(isinstance(row, list | tuple) for row in rows):
-        return [list(row) if isinstance(row, list | tuple) else [row] for row in rows]
-    return [rows] if rows else []
+    return rows if any(isinstance(row, list | tuple) for row in rows) else [rows] * bool(rows)

@@ -36,10 +36,6 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
     """Run `tokens` once and call `visit(layer, attention)` as each layer attends.
 
     Padding (-1) is on the right; values of its queries are meaningless.
-
-    Raises:
-        InputError: If attention is not finite, scores are too large for float64, or a layer has
-            another number of heads than the model.
     """
     real = (tokens != NONE).to(model.device)
 
@@ -86,9 +82,7 @@ def _attend(
         raise NotImplementedError("only causal attention of a whole prompt can be streamed")
     group, rest = divmod(query.shape[1], key.shape[1])
     if rest:  # The fused kernel would crash the process.
-        raise InputError(
-            f"key-value heads must divide the {query.shape[1]} heads, got {key.shape[1]}"
-        )
+        raise InputError(f"key-value heads must divide {query.shape[1]}, got {key.shape[1]}")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     window = sliding_window if sliding_window and sliding_window < query.shape[2] else None
     options = {"softcap": softcap, "window": window, "sinks": s_aux}
