@@ -155,9 +155,11 @@ def run_with(
     def keep(name: str, value: Tensor, hook: Any) -> None:
         seen[name] = value.detach()
 
-    known = [name for name in names if name in model.bridge.hook_dict]
-    _forward(model, tokens, {name: partial(keep, name) for name in known})
-    if absent := [name for name in names if name not in seen]:
+    absent = [name for name in names if name not in model.bridge.hook_dict]
+    if not absent:
+        _forward(model, tokens, {name: partial(keep, name) for name in names})
+        absent = [name for name in names if name not in seen]
+    if absent:
         raise InputError(f"model must have {absent[0]}, got {model.name}, which has none")
     return {name: seen[name] for name in names}
 

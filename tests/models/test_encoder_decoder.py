@@ -161,7 +161,7 @@ def test_stacks_are_asked_for_by_name(t5):
         {"stack": "cross"},
         {"stack": "encoder", "decoder_inputs": DECODED},
     ):
-        with pytest.raises(interp.InputError, match="stack must be .* with decoder_inputs"):
+        with pytest.raises(interp.InputError, match="stack must be"):
             interp.attention_patterns(t5, IDS, **options)
     with pytest.raises(interp.InputError, match="decoder_inputs must"):
         interp.attention_patterns(t5, IDS, stack="decoder", decoder_inputs=DECODED[0])
