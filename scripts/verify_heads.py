@@ -16,7 +16,7 @@ import typer
 from interp import command
 
 if TYPE_CHECKING:
-    from interp.effects.verdicts import Verification
+    from interp.effects.verify import Verification
 
 
 def main(
@@ -78,7 +78,7 @@ def main(
 
 
 def _lines(result: "Verification") -> Iterator[str]:
-    from interp.effects.verdicts import FEW_DRAWS
+    from interp.effects.verify import FEW_DRAWS
 
     before = ", ".join(f"{_words(name)} {loss:.2f}" for name, loss in result.before.items())
     yield f"{result.made_by['model']}, all heads in place, in nats: {before}"

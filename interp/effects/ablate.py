@@ -6,8 +6,9 @@ are the input of the layer's output projection, so a head is ablated by overwrit
 columns there. This needs no pattern and leaves the model's fast attention alone.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from interp.models.families import output_projections, text_config
 from interp.models.finite import refuse_not_finite
 from interp.models.wrapped import PreTrainedModel
 
+AnyHead = Head | str | tuple[int, int]
+"""A head in any spelling."""
+
 METHODS = ("zero", "mean")
 """Replacements of a head's output: zero, or the head's own mean (see `mean_outputs`)."""
 
@@ -36,7 +40,7 @@ _TOKENS = 1024
 @contextmanager
 def ablated(
     model: Any,
-    heads: Collection[Head | str | tuple[int, int]] | Head | str | tuple[int, int],
+    heads: AnyHead | Collection[AnyHead],
     method: str = "zero",
     means: Mapping[Head, Float[Tensor, " d_head"]] | None = None,
 ) -> Iterator[None]:
@@ -67,13 +71,11 @@ def ablated(
     """
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    chosen = parsed_heads("heads", heads)
+    known, n_heads, name = _shape(model)
+    chosen = parsed_heads("heads", heads, known, name)
     outputs = {Head.parse(head): mean for head, mean in (means or {}).items()}
     if method == "mean" and (absent := sorted(set(chosen) - set(outputs))):
         raise InputError(f"means must hold every head that is ablated, got no mean of {absent}")
-    layers, n_heads, name = _shape(model)
-    if unknown := [head for head in chosen if head.layer not in layers or head.head >= n_heads]:
-        raise InputError(f"heads must be in {name}, got {unknown[0]}")
 
     def overwrite(layer: int, z: Float[Tensor, "batch pos head d_head"]) -> None:
         for head in chosen:
@@ -84,14 +86,17 @@ def ablated(
         yield
 
 
-def parsed_heads(argument: str, heads: Any) -> list[Head]:
-    """Each of `heads` once, in order: one head, or several, in any spelling."""
+def parsed_heads(argument: str, heads: Any, known: Sequence[Head], name: str) -> list[Head]:
+    """Each of `heads` once, in order: one head or several, in any spelling, all `known`."""
     several = not isinstance(heads, tuple) or all(isinstance(head, str | tuple) for head in heads)
     if isinstance(heads, str) or not several:
         heads = [heads]
     if not isinstance(heads, Iterable):
         raise InputError(f"{argument} must be heads such as L5H1, got {quoted(heads)}")
-    return list(dict.fromkeys(map(Head.parse, heads)))
+    chosen = list(dict.fromkeys(map(Head.parse, heads)))
+    if unknown := sorted(set(chosen) - set(known)):
+        raise InputError(f"{argument} must be heads of {name}, got {unknown[0]}")
+    return chosen
 
 
 def all_heads(model: Model) -> list[Head]:
@@ -150,16 +155,18 @@ def logits(model: Model, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "bat
     """The model's logits, by transformers if its heads can be ablated there, else by the bridge."""
     ids = tokens.to(model.device)
     plain = _runs_plain(model)
+    known = cheap_forward(model.plain if plain else model.bridge.original_model)
+    options = {"use_cache": False} if "use_cache" in known else {}
     with torch.no_grad(), evaluating(model.plain if plain else model.bridge):
         if plain:
-            return model.plain(ids, **_options(model.plain)).logits
-        return model.bridge(ids, return_type="logits", **_options(model.bridge.original_model))
+            return model.plain(ids, **options).logits
+        return model.bridge(ids, return_type="logits", **options)
 
 
-def _shape(model: Any) -> tuple[Collection[int], int, str]:
-    """The layers whose heads can be ablated, the heads in each, and the model's name."""
+def _shape(model: Any) -> tuple[list[Head], int, str]:
+    """The heads that can be ablated, their number in a layer, and the model's name."""
     if isinstance(model, Model):
-        return model.attending, model.n_heads, model.name
+        return all_heads(model), model.n_heads, model.name
     name = type(model).__name__
     layers = output_projections(model) if isinstance(model, PreTrainedModel) else {}
     if not layers:
@@ -167,7 +174,8 @@ def _shape(model: Any) -> tuple[Collection[int], int, str]:
             "model must be of transformers, with output projections of a known name, or"
             f" interp.load_model(model), got {name}"
         )
-    return layers, int(text_config(model).num_attention_heads), name
+    n_heads = int(text_config(model).num_attention_heads)
+    return [Head(layer, head) for layer in layers for head in range(n_heads)], n_heads, name
 
 
 def _runs_plain(model: Model) -> bool:
@@ -178,17 +186,14 @@ def _runs_plain(model: Model) -> bool:
 def _editing(model: Any, n_heads: int, layers: Collection[int], edit: _Edit) -> Iterator[None]:
     """Pass the heads' outputs of `layers` through `edit`, in every view of the model."""
 
-    def edited(layer: int, z: Tensor) -> Tensor:
+    def edited(layer: int, z: Tensor, hook: Any = None) -> Tensor:
         # Split by heads, or side by side.
         by_head = z.flatten(2).unflatten(-1, (n_heads, -1)).clone()
         edit(layer, by_head)
         return by_head.view_as(z)
 
-    def before_projection(layer: int) -> Callable[..., Any]:
-        return lambda module, inputs: (edited(layer, inputs[0]), *inputs[1:])
-
-    def at_z(layer: int) -> Callable[..., Tensor]:
-        return lambda z, hook: edited(layer, z)
+    def before_projection(layer: int, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (edited(layer, inputs[0]), *inputs[1:])
 
     def refuse(module: torch.nn.Module, inputs: Any) -> None:
         raise InputError(
@@ -201,18 +206,14 @@ def _editing(model: Any, n_heads: int, layers: Collection[int], edit: _Edit) -> 
         if not isinstance(model, Model) or _runs_plain(model):
             projections = output_projections(plain)
             for layer in layers:
-                handle = projections[layer].register_forward_pre_hook(before_projection(layer))
-                hooks.callback(handle.remove)
+                before = partial(before_projection, layer)
+                hooks.callback(projections[layer].register_forward_pre_hook(before).remove)
         elif plain is not None:
             hooks.callback(plain.register_forward_pre_hook(refuse).remove)
         if isinstance(model, Model):
-            points = [(f"blocks.{layer}.attn.hook_z", at_z(layer)) for layer in layers]
+            points = [(f"blocks.{i}.attn.hook_z", partial(edited, i)) for i in layers]
             hooks.enter_context(model.bridge.hooks(fwd_hooks=points))
         yield
-
-
-def _options(model: Any) -> dict[str, Any]:
-    return {name: value for name, value in cheap_forward(model).items() if name == "use_cache"}
 
 
 def _batches(probe: Probe) -> list[Probe]:

@@ -25,22 +25,26 @@ head loses its stripe.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any
 
+import pandas as pd
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
 from interp.attention.tiles import tiled_attention
-from interp.effects.ablate import all_heads, parsed_heads
-from interp.effects.edges import PATHS, PathEffects, edges_of
-from interp.errors import InputError, Seed, Whole, checked
+from interp.effects.ablate import AnyHead, all_heads, parsed_heads
+from interp.effects.saved import Saved
+from interp.errors import Count, InputError, Seed, Whole, checked, quoted
 from interp.heads import Head
-from interp.kinds.mass import FromQK
+from interp.kinds import evidence
+from interp.kinds.mass import FromQK, Tally
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Questions, Thresholds, ask
 from interp.kinds.targets import NONE
@@ -55,13 +59,124 @@ from interp.weights.direct import Readout, through
 _TOKENS = 4096
 """Tokens that are run at once, if a row is not longer."""
 
+PATHS = ("Q", "K", "V")
+"""The inputs of a head: what its queries, its keys and its values are made of."""
+
+MEASURES = ("stripe", "effect")
+"""Attention mass on the induction targets, and the head's effect through them on the answer."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The change of a head when one of its inputs no longer contains an earlier head's output.
+
+    Attributes:
+        source: The earlier head.
+        to: The head that is measured.
+        path: The input of `to`: Q, K or V.
+        stripe_before: Mean attention mass on the induction targets, in [0, 1], in the clean run.
+        stripe_after: The same without the source.
+        stripe_change_low, stripe_change_high: 95 % interval over rows of after minus before.
+        effect_before: Effect of the head through those targets on the logit of the right next
+            token, minus its mean effect over the vocabulary, in logits.
+        effect_after: The same without the source.
+        effect_change_low, effect_change_high: As for the stripe.
+    """
+
+    source: Head
+    to: Head
+    path: str
+    stripe_before: float
+    stripe_after: float
+    stripe_change_low: float
+    stripe_change_high: float
+    effect_before: float
+    effect_after: float
+    effect_change_low: float
+    effect_change_high: float
+
+    def __repr__(self) -> str:
+        stripe = f"stripe {self.stripe_before:.2f} to {self.stripe_after:.2f}"
+        effect = f"effect {self.effect_before:.2f} to {self.effect_after:.2f}"
+        return f"Edge({self.source} to {self.to} by {self.path}: {stripe}, {effect})"
+
+    def change(self, measure: str = "stripe") -> float:
+        """After minus before."""
+        return getattr(self, f"{measure}_after") - getattr(self, f"{measure}_before")
+
+    def record(self) -> dict[str, Any]:
+        """The edge as plain values: `from`, `to`, `path`, and the numbers by name."""
+        numbers = {name: value for name, value in vars(self).items() if name != "source"}
+        return {"from": str(self.source), **numbers, "to": str(self.to)}
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> "Edge":
+        """The edge that `record` wrote."""
+        numbers = {name: value for name, value in record.items() if name not in ("from", "to")}
+        return cls(Head.parse(record["from"]), Head.parse(record["to"]), **numbers)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PathEffects(Saved):
+    """The edges from earlier heads to some heads, and how they were measured.
+
+    Attributes:
+        edges: One for each head, path and source, in that order.
+        made_by: Model, probe with the token ids that were run, seed and versions.
+    """
+
+    edges: tuple[Edge, ...] = ()
+    made_by: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        sources = {edge.source for edge in self.edges}
+        heads = f"from {len(sources)} heads to {', '.join(map(str, self.to))}"
+        largest = max(self.edges, key=lambda edge: abs(edge.change()), default=None)
+        name = self.made_by.get("model", "a model")
+        return f"PathEffects({name}: {len(self.edges)} edges {heads}; largest: {largest})"
+
+    def __iter__(self) -> Iterator[Edge]:
+        return iter(self.edges)
+
+    @property
+    def to(self) -> list[Head]:
+        """The heads that were measured, in the order asked for."""
+        return list(dict.fromkeys(edge.to for edge in self.edges))
+
+    @checked
+    def strongest(
+        self, to: AnyHead, path: str = "K", *, measure: str = "stripe", top: Count = 1
+    ) -> list[Edge]:
+        """The `top` edges to one head, the largest fall first; on the path V only of the effect."""
+        head = Head.parse(to)
+        measures = ("effect",) if path == "V" else MEASURES
+        names = {"path": (path, PATHS), "measure": (measure, measures), "to": (head, self.to)}
+        for name, (value, known) in names.items():
+            if value not in known:
+                raise InputError(f"{name} must be one of {quoted(known)}, got {quoted(value)}")
+        edges = [edge for edge in self.edges if (edge.to, edge.path) == (head, path)]
+        return sorted(edges, key=lambda edge: edge.change(measure))[:top]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A table with one row per edge."""
+        return pd.DataFrame([edge.record() for edge in self.edges])
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as `save` writes it."""
+        return {"made_by": self.made_by, "edges": [edge.record() for edge in self.edges]}
+
+    @classmethod
+    def of_json(cls, content: dict[str, Any]) -> "PathEffects":
+        """The result that `to_json` wrote."""
+        return cls(tuple(map(Edge.of_record, content["edges"])), content["made_by"])
+
 
 @checked
 def path_effects(
     model: Any,
-    to: Head | str | Sequence[Head | str | tuple[int, int]],
+    to: AnyHead | Sequence[AnyHead],
     *,
-    sources: Head | str | Sequence[Head | str | tuple[int, int]] | None = None,
+    sources: AnyHead | Sequence[AnyHead] | None = None,
     rows: Annotated[Whole, Field(ge=2)] = 16,
     seed: Seed = 0,
     length: Whole | None = None,
@@ -88,9 +203,8 @@ def path_effects(
         after, with intervals of the change.
 
     Raises:
-        InputError: If a head is missing, has no source in an earlier layer or no visible
-            induction targets; or if the model's attention cannot be streamed, its parts do not
-            sum to the logits, or its attention does not read the norm of the residual stream.
+        InputError: If the model's attention cannot be streamed, its parts do not sum to the
+            logits, or its attention does not read the norm of the residual stream.
 
     Example:
         >>> import interp
@@ -100,8 +214,11 @@ def path_effects(
         L0H3
     """
     model = load_model(model)
-    receivers = _in_model(model, "to", to)
-    senders = _in_model(model, "sources", all_heads(model) if sources is None else sources)
+    known = all_heads(model)
+    receivers = parsed_heads("to", to, known, model.name)
+    senders = known if sources is None else parsed_heads("sources", sources, known, model.name)
+    if not receivers:
+        raise InputError("to must name at least one head, got none")
     by_layer = {
         number: [head for head in receivers if head.layer == number]
         for number in sorted({head.layer for head in receivers})
@@ -113,7 +230,8 @@ def path_effects(
     probe = repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
     readout = _readout(model)
     for number, heads in by_layer.items():
-        if not _stripe(model, probe, number)[1].any():
+        asked = ask_of_stripe(model, probe, number)
+        if not ((asked.keys["induction"] != NONE).any(-1) & asked.fit).any():
             raise InputError(
                 f"to must have visible induction targets, got {heads[0]}, whose layer sees"
                 f" {model.windows[number]} tokens"
@@ -123,29 +241,28 @@ def path_effects(
     total = len(batches) * sum(map(len, earlier.values()))
     done = itertools.count(1)
 
+    W_O = lru_cache(maxsize=1)(readout.W_O)
+
     def outputs(
         z: dict[int, Float[Tensor, "batch pos head d_head"]], sources: list[Head]
     ) -> Iterator[Float[Tensor, "batch pos d_model"]]:
-        for layer, heads in itertools.groupby(sources, key=lambda head: head.layer):
-            W_O = readout.W_O(layer)
-            for _, head in heads:
-                yield z[layer][:, :, head] @ W_O[head]
-                if progress is not None:
-                    progress(next(done), total)
+        for layer, head in sources:
+            yield z[layer][:, :, head] @ W_O(layer)[head]
+            if progress is not None:
+                progress(next(done), total)
 
     sums: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {number: [] for number in by_layer}
     for batch in batches:
-        layers = [_Layer(model, readout, batch, *item) for item in by_layer.items()]
+        layers = {i: _Layer(model, readout, batch, i, heads) for i, heads in by_layer.items()}
         z = _clean_pass(model, readout, batch, layers, {h.layer for h in earlier[max(earlier)]})
         with rereading(model):
-            for layer in layers:
-                sources = earlier[layer.number]
-                parts = outputs(z, sources)
-                sums[layer.number].append(layer.sums(parts, len(sources)))
+            for number, layer in layers.items():
+                parts = outputs(z, earlier[number])
+                sums[number].append(layer.sums(parts, len(earlier[number])))
     edges = []
     for number, heads in by_layer.items():
-        joined = (torch.cat(batches, 1) for batches in zip(*sums[number], strict=True))
-        edges += edges_of(heads, earlier[number], *joined)
+        joined = (torch.cat(parts, 1) for parts in zip(*sums[number], strict=True))
+        edges += _edges(heads, earlier[number], *joined)
     edges.sort(key=lambda edge: receivers.index(edge.to))
     made_by = Record.of_model(
         model,
@@ -169,7 +286,9 @@ class _Layer:
     ) -> None:
         self.number, self.reading = number, Reading(model, number)
         self.index = torch.tensor([head.head for head in heads], device=model.device)
-        self.keys, counted = _stripe(model, batch, number)
+        asked = ask_of_stripe(model, batch, number)
+        self.keys = asked.keys["induction"]
+        counted = (self.keys != NONE).any(-1) & asked.fit
         has_next = torch.arange(counted.shape[1], device=model.device) < counted.shape[1] - 1
         self.counted = torch.stack([counted, counted & has_next])
         towards = readout.towards(batch.tokens.to(model.device).roll(-1, dims=1))
@@ -177,19 +296,15 @@ class _Layer:
 
     def sums(
         self, parts: Iterable[Float[Tensor, "batch pos d_model"]], number: int
-    ) -> tuple[
-        Int[Tensor, "measure row"],
-        Float[Tensor, "measure row head"],
-        Float[Tensor, "measure row part path head"],
-    ]:
-        """The counted queries, and the sum of each measure over them.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The number of counted queries, and each measure summed over them, before and after.
 
-        The sums are those of the clean run, and of one input read without one of `number` parts.
+        After: one input is read without one of `number` parts. Shapes as in `_edges`.
         """
         clean = self.clean
         assert clean.v is not None  # A stream gives them.
         q = rearrange(clean.q, "b q kv g d -> b (kv g) q d")
-        whole = self._chosen(q, rearrange(clean.k, "b k kv d -> b kv k d"), clean.v)
+        whole = self._chosen(q, clean.k.transpose(1, 2), clean.v)
         before = self._summed(*whole)
         # One block for all: small results among large temporary ones fragment memory.
         after = before.new_zeros(*before.shape[:2], number, len(PATHS) * len(self.index))
@@ -221,26 +336,50 @@ class _Layer:
 
 
 def _clean_pass(
-    model: Model, readout: Readout, batch: Probe, layers: list[_Layer], senders: set[int]
+    model: Model, readout: Readout, batch: Probe, layers: dict[int, _Layer], senders: set[int]
 ) -> dict[int, Float[Tensor, "batch pos head d_head"]]:
     """Let `layers` see one clean pass; the output z of each of the layers `senders` in it."""
 
     def look(number: int, attention: FromQK) -> None:
-        for layer in layers:
-            if layer.number == number:
-                layer.clean = attention
+        if number in layers:
+            layers[number].clean = attention
 
     with ExitStack() as hooks:
         scales = hooks.enter_context(readout.watching())
-        for layer in layers:
+        for layer in layers.values():
             hooks.enter_context(layer.reading.watching())
         stream(model, batch.tokens, look)
-    for layer in layers:
+    for layer in layers.values():
         layer.scale = scales[0]
     names = {number: f"blocks.{number}.attn.hook_z" for number in sorted(senders)}
     z = run_with(model, batch.tokens, list(names.values())).values()
     split = (value.float().flatten(2).unflatten(-1, (model.n_heads, -1)) for value in z)
     return dict(zip(names, split, strict=True))
+
+
+def _edges(
+    to: list[Head],
+    sources: list[Head],
+    queries: Int[Tensor, "measure row"],
+    before: Float[Tensor, "measure row to"],
+    after: Float[Tensor, "measure row source path to"],
+) -> Iterator[Edge]:
+    """Means and intervals of the edges to heads of one layer.
+
+    The interval is of the change, row by row: rows differ from each other by far more than one
+    row with a head differs from the same row without it.
+    """
+    numbers = []
+    for number, clean, without in zip(queries, before, after, strict=True):
+        change = (without - clean[:, None, None]).flatten(1)
+        ends = evidence.interval(Tally(change, torch.zeros_like(change), number))
+        means = without.sum(0) / number.sum()
+        numbers += [(clean.sum(0) / number.sum()).expand_as(means), means]
+        numbers += [end.view_as(means) for end in ends]
+    table = rearrange(torch.stack(numbers), "n source path to -> to path source n").tolist()
+    for head, of_head in zip(to, table, strict=True):
+        for path, of_path in zip(PATHS, of_head, strict=True):
+            yield from (Edge(source, head, path, *row) for source, row in zip(sources, of_path))
 
 
 def ask_of_stripe(model: Model, probe: Probe, layer: int) -> Questions:
@@ -256,15 +395,6 @@ def ask_of_stripe(model: Model, probe: Probe, layer: int) -> Questions:
     )
 
 
-def _stripe(
-    model: Model, probe: Probe, layer: int
-) -> tuple[Int[Tensor, "batch query m"], Bool[Tensor, "batch query"]]:
-    """The induction targets that a layer sees, and the queries that a scan counts."""
-    asked = ask_of_stripe(model, probe, layer)
-    keys = asked.keys["induction"]
-    return keys, (keys != NONE).any(-1) & asked.fit
-
-
 def _readout(model: Model) -> Readout:
     """The way from the stream to the logits, after checking that its parts sum to them."""
     if not streams(model):
@@ -275,18 +405,6 @@ def _readout(model: Model) -> Readout:
         readout = Readout(model)
         readout.check()
     except InputError as error:
-        name = model.name
-        raise InputError(
-            f"model must add its heads' outputs up to the logits, got {name}: {error}"
-        ) from error
+        refused = f"model must add its heads' outputs up to the logits, got {model.name}: {error}"
+        raise InputError(refused) from error
     return readout
-
-
-def _in_model(model: Model, argument: str, heads: Any) -> list[Head]:
-    """Each of `heads` once, if the model has them."""
-    chosen = parsed_heads(argument, heads)
-    if not chosen:
-        raise InputError(f"{argument} must name at least one head, got none")
-    if unknown := sorted(set(chosen) - set(all_heads(model))):
-        raise InputError(f"{argument} must name heads of {model.name}, got {unknown[0]}")
-    return chosen

@@ -4,7 +4,7 @@ import json
 import os
 from collections import UserDict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from interp.errors import InputError, quoted, reading
 from interp.files import content_of, staged, write_json
@@ -13,20 +13,11 @@ _Result = TypeVar("_Result", bound="Saved")
 
 
 class Saved:
-    """A result with `save` and `load`; a subclass defines what its file holds."""
+    """A result with `save` and `load`; `to_json` and `of_json` of a subclass define its file."""
 
     _indent: int | None = 1
 
-    def to_json(self) -> dict[str, Any]:
-        """The result as plain values, as `save` writes it."""
-        raise NotImplementedError
-
-    @classmethod
-    def of_json(cls: type[_Result], content: dict[str, Any]) -> _Result:
-        """The result that `to_json` wrote."""
-        raise NotImplementedError
-
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self: Any, path: str | os.PathLike[str]) -> None:
         """Write a `.json` file, whole or not at all."""
         path = Path(path)
         if path.suffix != ".json":
@@ -38,7 +29,7 @@ class Saved:
     def load(cls: type[_Result], path: str | os.PathLike[str]) -> _Result:
         """Read what `save` wrote."""
         with reading(path, f"a {cls.__name__} that save wrote"):
-            return cls.of_json(json.loads(content_of(Path(path))))
+            return cast(Any, cls).of_json(json.loads(content_of(Path(path))))
 
 
 class Report(Saved, UserDict[str, Any]):

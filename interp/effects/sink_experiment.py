@@ -12,6 +12,7 @@ the cache.
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import pandas as pd
@@ -107,8 +108,7 @@ def sink_experiment(
         progress: Callback, called with the runs done and their total number.
 
     Raises:
-        InputError: If the model cannot be measured this way (`interp.effects.windowed.check`), the
-            scan is of another model, or there are fewer than two rows of text.
+        InputError: If the model cannot be measured this way (`interp.effects.windowed.check`).
     """
     check_sizes(size=size, kept=kept, length=length)
     caches, start = conditions(size, kept), size + kept
@@ -116,28 +116,25 @@ def sink_experiment(
     windowed.check(model, length)
     text = probes.text(encoded_passages(model), rows=rows, length=length, bos=model.bos)
     if text is None or len(text.tokens) < 2:
-        number = 0 if text is None else len(text.tokens)
-        raise InputError(f"length must leave at least 2 rows of text, got {number} of {length}")
+        raise InputError(f"length must leave at least 2 rows of text, got {length}")
     groups = _groups(model, scan)
     total, done = len(caches) + 2 * len(groups), itertools.count(1)
     masses: dict[tuple[str, int], list[Float[Tensor, " head"]]] = defaultdict(list)
     hidden = ~Cut(size).visible(length)[start:]
     hidden[:, :kept] = False
 
-    def look(layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
-        others = (pattern[0, :, start:] * hidden.to(pattern.device)).sum(-1)
-        masses["on_first", layer].append(pattern[0, :, start:, :kept].sum(-1).mean(-1).cpu())
-        masses["on_others", layer].append(others.mean(-1).cpu())
-
-    def look_kept(layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
-        masses["on_first_kept", layer].append(pattern[0, :, start:, :kept].sum(-1).mean(-1).cpu())
+    def look(suffix: str, layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
+        late = pattern[0, :, start:]
+        others = (late * hidden.to(late.device)).sum(-1)
+        masses["on_first" + suffix, layer].append(late[..., :kept].sum(-1).mean(-1).cpu())
+        masses["on_others" + suffix, layer].append(others.mean(-1).cpu())
 
     def run(name: str, **options: Any) -> Float[Tensor, "row query"]:
         by_query = windowed.losses(model, text.tokens, caches[name][1], **options)
         progress(next(done), total)
         return by_query
 
-    looks = {"full": look, "sink_window": look_kept}
+    looks = {"full": partial(look, ""), "sink_window": partial(look, "_kept")}
     by_query = {name: run(name, visit=looks.get(name)) for name in caches}
     counted = {name: losses[:, start:] for name, losses in by_query.items()}
     cost = {name: losses - counted["full"] for name, losses in counted.items()}
@@ -151,19 +148,14 @@ def sink_experiment(
         }
         for head in all_heads(model)
     ]
-    labels = {}
+    labels: dict[str, dict[str, Any]] = {}
     for label, heads in groups.items():
-        bare = run("window", heads=heads)[:, start:] - counted["full"]
-        with_first = run("sink_window_text_positions", heads=heads)[:, start:] - counted["full"]
         members = [head for head in of_heads if head["label"] == label]
-        labels[label] = {
-            "heads": len(members),
-            **{name: sum(head[name] for head in members) / len(members) for name in _MASSES},
-            "cost": _mean(bare),
-            "cost_interval": interval(bare),
-            "cost_kept": _mean(with_first),
-            "cost_kept_interval": interval(with_first),
-        }
+        means_of = {name: sum(head[name] for head in members) / len(members) for name in _MASSES}
+        labels[label] = {"heads": len(members), **means_of}
+        for name, cache in {"cost": "window", "cost_kept": "sink_window_text_positions"}.items():
+            more = run(cache, heads=heads)[:, start:] - counted["full"]
+            labels[label] |= {name: _mean(more), f"{name}_interval": interval(more)}
     made_by = Record.of_model(
         model,
         size=size,

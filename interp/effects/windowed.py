@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
@@ -123,9 +123,6 @@ def losses(
 
     Returns:
         Entry q is the loss of token `q + 1`, given the contents of the cache at q.
-
-    Raises:
-        InputError: If a loss is not finite, or the model adds positions to the tokens themselves.
     """
     length = tokens.shape[1]
     cut = cut or Cut(length)
@@ -147,9 +144,8 @@ def losses(
 def check(model: Model, length: int) -> None:
     """Refuse a model whose cache cannot be cut this way, with a test run on four tokens.
 
-    Raises:
-        InputError: If the context is shorter than `length`, the model has windows or learned
-            sinks, does not use transformers' attention interface, or its positions are not rotary.
+    Its context must hold `length` tokens, its attention must have no windows or learned sinks and
+    use transformers' interface, and its positions must be rotary.
     """
     row_length(model, length)
     if windows := [window for window in model.windows if window is not None and window < length]:
@@ -177,17 +173,15 @@ def _attend(
     (cut, heads, visit), length = _RUN.get(), query.shape[2]
     cut_heads = heads[module.layer_idx, :, None, None]
     group = query.shape[1] // key.shape[1]
-    k, v = (repeat(x.float(), "b kv n d -> b (kv group) n d", group=group) for x in (key, value))
+    k, v = (x.float().repeat_interleave(group, 1) for x in (key, value))
     q = query.float()
     scores = attention_scores(q[:1], k[:1], scale=scaling)
     mask = causal_mask(length).to(query.device)
     mask = mask & (cut.visible(length).to(query.device) | ~cut_heads)
     if cut.turns:
         if not torch.allclose(value[0], value[1], rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise InputError(
-                "model must have rotary positions,"
-                f" got a {type(module).__name__} that adds positions to the tokens"
-            )
+            name = type(module).__name__
+            raise InputError(f"model must have rotary positions, got others in its {name}")
         stay = slice(cut.first, cut.first + cut.kept)
         in_cache = attention_scores(q[1:], k[1:, :, stay], scale=scaling)
         scores[..., stay] = torch.where(cut_heads, in_cache, scores[..., stay])

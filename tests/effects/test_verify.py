@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from labelled import LABELLED, a_scan, common_words
@@ -12,8 +11,7 @@ import interp
 from interp.effects import ablate
 from interp.effects import verify as verifying
 from interp.effects.losses import interval
-from interp.effects.verdicts import Effect, Verification
-from interp.effects.verify import random_draws, verify
+from interp.effects.verify import Effect, Verification, random_draws, verify
 from interp.heads import Head
 from interp.kinds import probes
 from interp.scan.table import WORDS
@@ -121,16 +119,6 @@ def test_heads_without_any_others_have_an_effect_and_no_comparison(model):
     assert effect.verdict.endswith("but the same layers have no other heads to compare with")
 
 
-def test_numbers_of_numpy_are_accepted(model):
-    numbers = {"top": 2, "draws": 2, "rows": 2, "length": 20, "seed": 3}
-    of_numpy = {name: np.int64(number) for name, number in numbers.items()}
-    one, two = (
-        verify(model, a_scan(model), kinds=["induction"], methods=["zero"], **options)
-        for options in (numbers, of_numpy)
-    )
-    assert one == two
-
-
 def test_drawn_heads_that_carry_the_label_are_counted(model):
     many = {Head(0, i): ("induction", 0.9) for i in range(4)}
     result = verify(model, a_scan(model, many), kinds=["induction"], top=1, rows=2, length=20)
@@ -221,15 +209,9 @@ def test_without_a_tokenizer_there_is_no_text_and_it_is_said():
 
 def test_progress_reaches_its_end(model):
     seen = []
-    verify(
-        model,
-        a_scan(model),
-        rows=2,
-        draws=2,
-        length=20,
-        progress=lambda done, total: seen.append((done, total)),
-    )
-    assert seen == [(i, 6) for i in range(1, 7)]
+    options = {"rows": 2, "draws": 2, "length": 20, "methods": ["zero"]}
+    verify(model, a_scan(model), **options, progress=lambda *counts: seen.append(counts))
+    assert seen == [(i, 3) for i in range(1, 4)]
 
 
 def test_what_cannot_be_judged_is_refused(model):
@@ -265,22 +247,11 @@ def test_the_real_models_induction_heads_are_causal_and_random_ones_are_not(real
 
 @pytest.mark.real_model
 def test_the_real_models_two_previous_token_heads_do_not_matter_alike(real_model):
-    # Measured independently: without L16H0, which the induction heads listen to, the loss on
-    # the second copy is 9.4 nats; without L11H1, which looks at the previous token as much,
-    # 2.4, as with all heads. The stripes of L17H3 and L17H4 fall to .01 to .02, L18H6's to .22.
+    # Measured independently: without L16H0, which the induction heads read, the loss on the second
+    # copy is 9.4 nats; without L11H1, which looks at the previous token as much, 2.4, as with all.
     ids, bos = real_model.vocabulary, real_model.bos
     probe = probes.repeated(ids, rows=4, length=129, bos=bos, seed=0)
-    lost = {}
-    for name in ("L16H0", "L11H1"):
-        with ablate.ablated(real_model, [Head.parse(name)]):
-            lost[name] = float(ablate.losses(real_model, probe)["second_copy"].mean())
-            scan = interp.scan_heads(real_model, rows=2).to_frame().set_index("name")
-            stripes = scan["induction"]
-        if name == "L16H0":
-            assert max(stripes["L17H3"], stripes["L17H4"]) < 0.05
-            assert stripes["L18H6"] < 0.4
-        else:
-            assert stripes["L17H3"] > 0.6
-            assert stripes["L18H6"] > 0.8
-    assert lost["L16H0"] == pytest.approx(9.4, abs=1)
-    assert lost["L11H1"] == pytest.approx(2.4, abs=1)
+    for head, loss in {"L16H0": 9.4, "L11H1": 2.4}.items():
+        with ablate.ablated(real_model, head):
+            second = float(ablate.losses(real_model, probe)["second_copy"].mean())
+        assert second == pytest.approx(loss, abs=1)
