@@ -35,8 +35,5 @@ def build(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
         ) from error
     layers = range(int(bridge.cfg.n_layers))
     if not any(f"blocks.{layer}.attn.hook_pattern" in bridge.hook_dict for layer in layers):
-        raise InputError(
-            f"model must have attention that TransformerLens' hooks find, got {name}, a"
-            f" {architecture}"
-        )
+        raise InputError(f"model must have attention that TransformerLens' hooks find, got {name}")
     return bridge

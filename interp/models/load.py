@@ -67,9 +67,8 @@ def load_model(
     if number_type not in _DTYPES:
         raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {quoted(dtype)}")
     options = {"dtype": getattr(torch, number_type), "device": _as_device(device)}
-    has_own = isinstance(model, Model | str | os.PathLike)
-    is_known = isinstance(tokenizer, transformers.PreTrainedTokenizerBase | None)
-    if not is_known or (has_own and tokenizer is not None):
+    is_known = isinstance(tokenizer, transformers.PreTrainedTokenizerBase)
+    if tokenizer is not None and (not is_known or isinstance(model, Model | str | os.PathLike)):
         raise InputError(
             "tokenizer must be one of transformers, for a model without one,"
             f" got {quoted(tokenizer)}"
@@ -88,7 +87,7 @@ def load_model(
         own = unwrapped(model)
         name = own.name_or_path or type(own).__name__
         return opened(own, tokenizer, name, compare_with_cpu=compare_with_cpu)
-    if not has_own or not os.fspath(model):
+    if not isinstance(model, str | os.PathLike) or not os.fspath(model):
         raise InputError(f"model must be a name, a path or a loaded model, got {quoted(model)}")
 
     name, path = os.fspath(model), as_path(model)

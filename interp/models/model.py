@@ -287,10 +287,10 @@ def attention_layers(model: Model, layers: Any, stack: str | None = None) -> lis
     attending = list(model.attending) if stack is None else list(range(number))
     if layers is None:
         return attending
-    layer = Annotated[Whole, Field(ge=0, lt=number)]
-    kind = TypeAdapter(Annotated[list[layer], Field(min_length=1)])
+    kind = TypeAdapter(list[Annotated[Whole, Field(ge=0, lt=number)]])
     wanted = validated("layers", list(layers) if isinstance(layers, Iterable) else layers, kind)
-    if absent := [layer for layer in wanted if layer not in attending]:
+    absent = [layer for layer in wanted if layer not in attending]
+    if absent or not wanted:
         raise InputError(f"layers must have attention, got {absent} of {model.name}")
     return wanted
 

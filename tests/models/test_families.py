@@ -32,30 +32,12 @@ from interp.weights.direct import Readout
 from interp.weights.folded import composition_scores
 
 FAMILIES = {
-    "gpt2": "GPT-2",
-    "neo": "GPT-Neo",
-    "neox": "GPT-NeoX",
-    "gptj": "GPT-J",
-    "opt": "OPT",
-    "bloom": "Bloom",
-    "mpt": "MPT",
-    "falcon": "Falcon",
-    "llama": "Llama",
-    "llama4": "Llama 4",
-    "mistral": "Mistral",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-    "gemma2": "Gemma 2",
-    "gemma3": "Gemma 3",
-    "phi": "Phi",
-    "gptoss": "gpt-oss",
-    "deepseek2": "DeepSeek-V2",
-    "jamba": "Jamba",
-    "lfm2": "LFM2",
-    "granite": "Granite hybrid",
-    "qwen3next": "Qwen3-Next",
-    "bert": "BERT",
-    "t5": "T5, encoder",
+    **{"gpt2": "GPT-2", "neo": "GPT-Neo", "neox": "GPT-NeoX", "gptj": "GPT-J", "opt": "OPT"},
+    **{"bloom": "Bloom", "mpt": "MPT", "falcon": "Falcon", "llama": "Llama", "llama4": "Llama 4"},
+    **{"mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma 2"},
+    **{"gemma3": "Gemma 3", "phi": "Phi", "gptoss": "gpt-oss", "deepseek2": "DeepSeek-V2"},
+    **{"jamba": "Jamba", "lfm2": "LFM2", "granite": "Granite hybrid", "qwen3next": "Qwen3-Next"},
+    **{"bert": "BERT", "t5": "T5, encoder"},
 }
 
 HYBRIDS = ("jamba", "lfm2", "granite", "qwen3next")
@@ -367,15 +349,13 @@ def test_a_head_that_its_slope_alone_makes_local_is_local_by_architecture():
     scan = interp.scan_heads(model, rows=2)
     steep, flat = scan.made_by["alibi_slopes"][:2]
     assert 1 - math.exp(-8 * steep) > 0.8 > 0.5 > 1 - math.exp(-8 * flat)
-    assert list(scan.frame["label"][:2]) == [FORCED_WINDOW, "mixed"]
+    expected = [FORCED_WINDOW, "mixed"]
+    assert list(scan.frame["label"][:2]) == expected
     ids = [1, *range(5, 40), *range(5, 30)]
     patterns = interp.attention_patterns(model, ids)
     assert patterns.alibi_slopes == tuple(scan.made_by["alibi_slopes"])
     for source in (patterns, interp.read_patterns(patterns)):
-        assert [verdict.label for verdict in interp.classify_heads(source)[:2]] == [
-            FORCED_WINDOW,
-            "mixed",
-        ]
+        assert [verdict.label for verdict in interp.classify_heads(source)[:2]] == expected
     plain = interp.classify_heads(torch.as_tensor(patterns.numpy()), ids)
     assert plain[0].label == "local window"
 
