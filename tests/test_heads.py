@@ -19,12 +19,6 @@ def test_a_printed_head_parses_to_itself(head: Head):
     assert Head.parse((head.layer, head.head)) == head
 
 
-@settings(deadline=None, derandomize=True)
-@given(st.lists(HEADS))
-def test_heads_sort_by_layer_then_head(heads: list[Head]):
-    assert sorted(heads) == sorted(heads, key=lambda head: (head.layer, head.head))
-
-
 def test_layer_ten_sorts_after_layer_two():
     named = ["L10H0", "L2H11", "L2H3", "L0H9"]
     assert [str(h) for h in sorted(map(Head.parse, named))] == ["L0H9", "L2H3", "L2H11", "L10H0"]
@@ -32,14 +26,9 @@ def test_layer_ten_sorts_after_layer_two():
 
 def test_heads_are_counted_from_zero_and_layer_comes_first():
     head = Head.parse("L5H1")
-    assert (head.layer, head.head) == (5, 1)
-    assert head == (5, 1)
-    assert head != Head(1, 5)
+    assert (head.layer, head.head) == head == (5, 1) != Head(1, 5)
     assert f"{Head(0, 0)}" == "L0H0"
-
-
-def test_a_head_is_a_dictionary_key_equal_to_its_tuple():
-    assert {Head(5, 1): "here"}[(5, 1)] == "here"
+    assert {head: "here"}[(5, 1)] == "here"
 
 
 @pytest.mark.parametrize(
@@ -52,42 +41,16 @@ def test_case_and_outer_blanks_do_not_matter(text: str):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "L5",
-        "H1",
-        "5",
-        "5.1.2",
-        "L5H1x",
-        "xL5H1",
-        "L5 H1",
-        "L-1H0",
-        "-1.0",
-        "L5.1",
-        "5,1",
-        "H1L5",
-        "blocks.5.attn",
-        "L5H1\nL5H2",
-        "L\u0665H\u0661",  # Arabic digits: a name of ours is ASCII.
-        "L\u00b2H1",
+        *("", "L5", "H1", "5", "5.1.2", "L5H1x", "xL5H1", "L5 H1", "L-1H0", "-1.0", "L5.1", "5,1"),
+        *("H1L5", "blocks.5.attn", "L5H1\nL5H2", f"L{'9' * 5000}H0"),
+        *("L\u0665H\u0661", "L\u00b2H1"),  # Only ASCII digits.
+        *((-1, 0), (0, -1), (True, 1), (1, False), (1, 2, 3), None),
     ],
 )
-def test_other_texts_are_refused_and_shown(text: str):
-    with pytest.raises(
-        InputError, match=r"head must be named like L5H1, 5\.1 or \(5, 1\)"
-    ) as refusal:
+def test_other_names_are_refused_and_shown(text):
+    with pytest.raises(InputError, match="head must be named like") as refusal:
         Head.parse(text)
-    assert repr(text) in str(refusal.value)
-
-
-@pytest.mark.parametrize("pair", [(-1, 0), (0, -1), (True, 1), (1, False)], ids=str)
-def test_pairs_that_are_no_indices_are_refused(pair: tuple[int, int]):
-    with pytest.raises(InputError, match="head must be named like"):
-        Head.parse(pair)
-
-
-def test_a_number_too_long_for_python_is_refused_like_any_other_text():
-    with pytest.raises(InputError, match="head must be named like"):
-        Head.parse(f"L{'9' * 5000}H0")
+    assert repr(text)[:80] in str(refusal.value)
 
 
 def test_a_pair_out_of_a_table_is_a_head():

@@ -7,7 +7,6 @@ from families import remade
 from tiny_models import GROUPED, MIXED, SIZES, SMALL, scaled, tiny
 
 import interp
-from interp.errors import quoted, told
 from interp.models import load_model
 
 IDS = torch.arange(3, 17)[None]
@@ -77,18 +76,11 @@ def test_the_encoder_taken_out_of_an_encoder_decoder_is_read_and_scanned_as_an_e
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "kind"),
-    [
-        ("Yoso", FURTHER, "other"),
-        ("Nystromformer", FURTHER, "other"),
-        ("BigBird", {**FURTHER, "block_size": 4}, "other"),
-        ("Mra", FURTHER, "other"),
-        ("Bert", FURTHER, "full"),
-        ("MPNet", FURTHER, "full"),
-    ],
+    ("name", "kind"),
+    [("Yoso", "other"), ("BigBird", "other"), ("Bert", "full"), ("MPNet", "full")],
 )
-def test_attention_is_called_full_only_where_that_is_known(name, settings, kind):
-    config = getattr(transformers, f"{name}Config")(**settings)
+def test_attention_is_called_full_only_where_that_is_known(name, kind):
+    config = getattr(transformers, f"{name}Config")(**FURTHER)
     opened = load_model(getattr(transformers, f"{name}ForMaskedLM")(config))
     assert opened.kinds == (kind, kind)
 
@@ -108,19 +100,11 @@ def test_a_model_that_cannot_be_copied_is_refused_in_one_line():
         load_model(model)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"device": "tpu:9"}, "device must be one of this machine, got 'tpu:9'"),
-        ({"dtype": "int3"}, "dtype must be one of"),
-        ({"tokenizer": 5}, "tokenizer must be one of transformers"),
-    ],
-)
-@pytest.mark.parametrize("opened", [False, True])
-def test_arguments_are_checked_for_a_loaded_model_too(options, words, opened):
-    model = load_model(tiny("gpt2")) if opened else tiny("gpt2")
-    with pytest.raises(interp.InputError, match=words):
-        load_model(model, **options)
+def test_arguments_are_checked_for_a_loaded_model_too():
+    for model in (tiny("gpt2"), load_model(tiny("gpt2"))):
+        for name, value in (("device", "tpu:9"), ("dtype", "int3"), ("tokenizer", 5)):
+            with pytest.raises(interp.InputError, match=f"^{name} must"):
+                load_model(model, **{name: value})
 
 
 def test_a_device_where_a_loaded_model_is_not_is_refused(monkeypatch):
@@ -132,41 +116,12 @@ def test_a_device_where_a_loaded_model_is_not_is_refused(monkeypatch):
     assert load_model(load_model(model, device="cpu"), device="cpu").device.type == "cpu"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert"])
-def test_bos_that_is_no_truth_is_refused_with_token_ids_too(family):
-    with pytest.raises(interp.InputError, match=r"^bos must "):
-        load_model(tiny(family)).to_tokens(IDS, bos="maybe")
-
-
-def test_a_value_in_a_message_is_cut_to_what_can_be_read():
-    with pytest.raises(interp.InputError, match="a name, a path or a loaded model") as refused:
-        load_model(tiny("gpt2").state_dict())
-    assert len(str(refused.value)) < 200
-    assert quoted(10**5000).startswith("one of too many")
-
-
-def test_what_a_library_raised_is_told_in_one_line_with_its_kind():
-    assert told(AssertionError()) == "AssertionError"
-    assert told(ValueError("two\nlines \x1b[31m")) == "ValueError: two lines \\x1b[31m"
-    assert len(told(ValueError("x" * 9999))) < 220
-
-
-def laguna() -> transformers.PreTrainedModel:
-    settings = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    config = transformers.LagunaConfig(
-        **SIZES,
-        **ENDS,
-        **GROUPED,
-        **settings,
-        shared_expert_intermediate_size=32,
-        num_attention_heads_per_layer=[4, 2],
-    )
-    return transformers.AutoModelForCausalLM.from_config(config).eval()
-
-
 @pytest.mark.parametrize("method", ["stream", "hooks"])
 def test_a_model_with_fewer_heads_in_a_layer_is_refused_before_there_is_a_table(method):
-    model = load_model(laguna())
+    sizes = {**SIZES, **ENDS, **GROUPED, "num_attention_heads_per_layer": [4, 2]}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = transformers.LagunaConfig(**sizes, **experts, shared_expert_intermediate_size=32)
+    model = load_model(transformers.AutoModelForCausalLM.from_config(config).eval())
     words = "must have its 4 heads in every layer, got LagunaForCausalLM, which has 2 in layer 1"
     with pytest.raises(interp.InputError, match=words):
         interp.attention_patterns(model, IDS)
@@ -183,24 +138,13 @@ def test_an_encoder_with_fewer_heads_than_its_settings_tell_is_read_but_not_scan
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "words"),
-    [
-        (
-            "Xmod",
-            {},
-            "must run on these token ids, got .*XmodForMaskedLM: ValueError: Input lang",
-        ),
-        (
-            "Nystromformer",
-            {"num_landmarks": 8, "segment_means_seq_len": 64},
-            "must run on these token ids, got .*: RuntimeError: shape",
-        ),
-    ],
+    ("name", "more"),
+    [("Xmod", {}), ("Nystromformer", {"num_landmarks": 8, "segment_means_seq_len": 64})],
 )
-def test_whatever_a_model_raises_when_it_is_run_is_one_line(name, more, words):
+def test_whatever_a_model_raises_when_it_is_run_is_one_line(name, more):
     config = getattr(transformers, f"{name}Config")(**FURTHER, **more)
     model = load_model(getattr(transformers, f"{name}ForMaskedLM")(config))
-    with pytest.raises(interp.InputError, match=words):
+    with pytest.raises(interp.InputError, match=r"must run on these token ids, got .*Error: "):
         interp.attention_patterns(model, IDS)
 
 
