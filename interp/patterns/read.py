@@ -9,17 +9,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, checked, quoted, told
+from interp.errors import InputError, checked, quoted
 from interp.kinds.targets import NONE
 from interp.patterns.archives import ARRAYS, TEXTS, read_file
-from interp.patterns.generated import is_generated, stitched
 from interp.patterns.tensor import (
     FUSED,
     AttentionPatterns,
@@ -43,10 +41,11 @@ _OUTPUTS = {"logits", "last_hidden_state", "past_key_values", "cache"}
 
 _MASK = "attention_mask"
 _HOOK = "hook_pattern"
-_WORD = re.compile(
-    "layers?|blocks?|h|l|arr|model|transformer|self|attn|attentions?|patterns?|hook|weights|probs"
+_WORDS = (
+    "(?:layers?|blocks?|h|l|arr|model|transformer|self|attn|attentions?|patterns?|hook|weights"
+    "|probs|[_./ ])*"
 )
-"""Words of a layer's name, besides its number."""
+_LAYER = re.compile(f"{_WORDS}([0-9]{{1,9}}){_WORDS}", re.IGNORECASE | re.ASCII)
 
 
 @checked
@@ -87,10 +86,11 @@ def read_patterns(
         learned_sinks=ran.learned_sinks if learned_sinks is None else learned_sinks,
         causal=ran.causal if causal is None else causal,
     )
-    shapes = {tuple(layer.shape) for layer in ran.arrays}
-    if len(shapes) > 1:
+    shape, *others = {tuple(layer.shape) for layer in ran.arrays}
+    if others:
+        shapes = [shape, *others]
         raise InputError(f"patterns must have one shape, got {shapes}; classify_heads takes them")
-    stack = torch.empty(len(ran.arrays), *next(iter(shapes)), dtype=torch.float32)
+    stack = torch.empty(len(ran.arrays), *shape, dtype=torch.float32)
     for own, layer, number in zip(stack, ran.arrays, ran.layers):
         own.copy_(layer.detach())
         check_pattern(
@@ -120,7 +120,6 @@ def take(source: Any, tokens: Any = None) -> Ran:
     source = saved(source)
     if isinstance(source, str | os.PathLike):
         source = read_file(source, "patterns", ARRAYS)
-    numbers, context = None, {}
     if isinstance(source, AttentionPatterns):
         ids = _ids(tokens, source.tokens if len(source.tokens) else None)
         arrays = as_layers(source.as_subclass(Tensor))
@@ -128,22 +127,19 @@ def take(source: Any, tokens: Any = None) -> Ran:
             arrays = [_cropped(layer, ids.shape[1]) for layer in arrays]
         texts = source.texts if tokens is None else None
         return replace(source.ran, tokens=ids, texts=texts, arrays=arrays)
+    carried, numbers = None, None
     if _is_mapping(source):
         carried = source if any(name in source for name in IDS) else None
         source, numbers = by_layer(source)
-    else:
-        carried, numbers = getattr(source, "tokens", None), getattr(source, "layers", None)
-        if tokens is None:
-            context["texts"] = getattr(source, "texts", None)
     source, ids = saved(source), _ids(tokens, carried)
-    if is_generated(source):
-        source = stitched(source)
+    if _is_generated(source):
+        source = _stitched(source)
         # The last token was chosen and never run.
         length = source[0].shape[-1]
         ids = ids[:, :length] if ids.shape[1] == length + 1 else ids
     arrays = [_cropped(layer, ids.shape[1]) for layer in as_layers(source)]
-    layers = tuple(range(len(arrays)) if numbers is None else numbers)
-    return Ran(tokens=ids, layers=layers, arrays=arrays, numbered=numbers is not None, **context)
+    layers = range(len(arrays)) if numbers is None else numbers
+    return Ran(tokens=ids, layers=tuple(layers), arrays=arrays, numbered=numbers is not None)
 
 
 def _ids(given: Any, carried: Any) -> Int[Tensor, "batch pos"]:
@@ -176,12 +172,10 @@ def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
         tokens = read_file(tokens, "tokens", ARRAYS + TEXTS)
     if not _is_mapping(tokens):
         return as_tokens(tokens)
-    named = [name for name in IDS if name in tokens]
     names = list(tokens.keys())
-    if not named and len(names) == 1:
-        named = names
-    if not named:
-        raise InputError(f"tokens must be named tokens or input_ids, got {_listed(names)}")
+    named = [name for name in IDS if name in tokens] or names
+    if named is names and len(names) != 1:
+        raise InputError(f"tokens must be named tokens or input_ids, got {quoted(names)}")
     ids = as_tokens(tokens[named[0]])
     for name in named[1:]:
         _refuse_differing(ids, as_tokens(tokens[name]), f"the {name}")
@@ -190,9 +184,8 @@ def token_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
     mask = as_tensor(saved(tokens[_MASK]), f"{_MASK} must be an array")
     mask = mask[None] if mask.ndim == 1 else mask
     if mask.shape != ids.shape:
-        raise InputError(
-            f"{_MASK} must be of the tokens' shape {tuple(ids.shape)}, got {tuple(mask.shape)}"
-        )
+        shapes = f"{tuple(ids.shape)}, got {tuple(mask.shape)}"
+        raise InputError(f"{_MASK} must be of the tokens' shape {shapes}")
     return as_tokens(torch.where(mask.to(ids.device) == 0, NONE, ids))
 
 
@@ -200,15 +193,10 @@ def by_layer(named: Any) -> tuple[Any, list[int] | None]:
     """The arrays of a mapping: all layers together, or one for each layer, with the numbers."""
     names = [name for name in named.keys() if name not in (*IDS, _MASK)]  # noqa: SIM118
     if "beam_indices" in names:
-        raise InputError(
-            "patterns must be of one text, got a beam search; run the model once on its result"
-        )
+        raise InputError("patterns must be of one run, got a beam search; run the model once")
     whole = [name for name in names if name in WHOLE]
     if not whole and (stacks := [name for name in names if name in STACKS]):
-        raise InputError(
-            f"patterns must be of one stack, got {', '.join(stacks)}: give one, as"
-            f" output.{stacks[0]}"
-        )
+        raise InputError(f"patterns must be of one stack, got {', '.join(stacks)}: give one")
     hooked = [name for name in names if isinstance(name, str) and name.endswith(_HOOK)]
     numbered = {name: layer_number(name) for name in hooked or names}
     known = {name: number for name, number in numbered.items() if number is not None}
@@ -219,7 +207,7 @@ def by_layer(named: Any) -> tuple[Any, list[int] | None]:
     if unknown := [name for name in numbered if name not in known]:
         raise InputError(
             "patterns must be named by layer, as layer0, 0 or blocks.0.attn.hook_pattern,"
-            f" got {_listed(unknown)}{_near(unknown)}"
+            f" got {quoted(unknown)}"
         )
     if not known:
         raise InputError("patterns must hold arrays, got none")
@@ -227,15 +215,12 @@ def by_layer(named: Any) -> tuple[Any, list[int] | None]:
         return named["arr_0"], None
     order = sorted(known, key=lambda name: known[name])
     if len(set(known.values())) < len(known):
-        raise InputError(f"patterns must have one array a layer, got {_listed(order)}")
+        raise InputError(f"patterns must have one array a layer, got {quoted(order)}")
     layers = [as_tensor(saved(named[name]), f"{name} must be an array") for name in order]
     layers = [layer[None] if layer.ndim == 3 else layer for layer in layers]
-    for name, layer in zip(order, layers):
-        if layer.ndim != 4:
-            raise InputError(
-                f"{name} must be [head, query, key] or [batch, head, query, key],"
-                f" got shape {tuple(layer.shape)}"
-            )
+    if any(layer.ndim != 4 for layer in layers):
+        shapes = quoted([tuple(layer.shape) for layer in layers])
+        raise InputError(f"patterns of a layer must be [head, query, key], got shapes {shapes}")
     return layers, [known[name] for name in order]
 
 
@@ -247,29 +232,15 @@ def layer_number(name: Any) -> int | None:
         [10, 2, 3]
         >>> layer_number("blocks.2.mlp.hook_post")
     """
-    if isinstance(name, int) and not isinstance(name, bool):
-        return name if name >= 0 else None
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_./ ]+", name):
-        return None
-    parts = re.findall(r"[a-z]+|[0-9]+", name.lower())
-    numbers = [part for part in parts if part.isdigit()]
-    words = [part for part in parts if not part.isdigit()]
-    if len(numbers) != 1 or len(numbers[0]) > 9 or not all(_WORD.fullmatch(word) for word in words):
-        return None
-    return int(numbers[0])
+    found = _LAYER.fullmatch(str(name))
+    return int(found[1]) if found else None
 
 
 def saved(value: Any) -> Any:
     """The `value` of a proxy that nnsight saved; anything else as it is."""
     if type(value) in (list, tuple):
         return type(value)(saved(item) for item in value)
-    try:
-        inner = value.value
-    except AttributeError:
-        return value
-    except Exception as error:  # Whatever a library raises where nothing was run.
-        name = type(value).__name__
-        raise InputError(f"patterns must be run and saved, got {name}: {told(error)}") from error
+    inner = getattr(value, "value", value)
     return value if inner is value else saved(inner)
 
 
@@ -297,15 +268,51 @@ def _cropped(layer: Tensor, length: int) -> Tensor:
     return layer if beyond else layer[:, :, :length, :length]
 
 
-def _listed(names: Sequence[Any]) -> str:
-    shown = ", ".join(quoted(name) for name in names[:4])
-    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
+def _is_generated(attention: Any) -> bool:
+    """Whether layers are nested in steps, as `generate(output_attentions=True)` does."""
+    if not isinstance(attention, list | tuple) or not attention:
+        return False
+    if not all(isinstance(step, list | tuple) for step in attention):
+        return False
+    return all(getattr(one, "ndim", 4 * (one is None)) == 4 for step in attention for one in step)
 
 
-def _near(names: Sequence[Any]) -> str:
-    for name in map(str, names):
-        number = (re.findall(r"\d+", name) or ["0"])[0]
-        likely = [f"blocks.{number}.attn.{_HOOK}", f"layer{number}", *WHOLE]
-        if close := get_close_matches(name, likely, 1):
-            return f"; {close[0]} comes near"
-    return ""
+def _stitched(steps: Sequence[Sequence[Any]]) -> list[Float[Tensor, "batch head pos pos"]]:
+    """One `[batch, head, pos, pos]` a layer from what each step of generation returned.
+
+    The first step has a row for each token of the prompt, each later step a row for the token
+    before it. With a cache the keys grow by one a step; without one each step has all rows
+    again; a cache of fixed size has columns of 0 for tokens to come.
+    """
+    counts = {len(step) for step in steps}
+    if 0 in counts or any(layer is None for step in steps for layer in step):
+        raise InputError(FUSED)
+    if len(counts) > 1:
+        raise InputError(f"patterns must have all layers at each step, got {sorted(counts)}")
+    return [_stitch(layer, [step[layer] for step in steps]) for layer in range(len(steps[0]))]
+
+
+def _stitch(layer: int, steps: Sequence[Any]) -> Float[Tensor, "batch head pos pos"]:
+    blocks: list[Tensor] = []
+    done = 0
+    for number, step in enumerate(steps):
+        block = as_tensor(step, "patterns must be arrays of numbers").detach()
+        queries, keys = block.shape[2:]
+        if blocks and queries == keys == done + 1:
+            blocks, done = [], 0  # All rows again: there was no cache.
+        done += queries
+        grows = not blocks or block.shape[:2] == blocks[0].shape[:2]
+        if not grows or keys < done:
+            raise InputError(
+                f"patterns of generation must grow by one key a step, got {tuple(block.shape)}"
+                f" at step {number} of layer {layer}; run the model once on the whole text instead"
+            )
+        if block[..., done:].any():  # So are rows of left padding in a cache of fixed size.
+            raise InputError(
+                f"patterns of generation must be 0 after token {done}, got more at step {number}"
+                f" of layer {layer}; run the model once on the whole text instead"
+            )
+        blocks.append(block)
+    # A negative pad cuts the unfilled columns of a cache of fixed size.
+    rows = [torch.nn.functional.pad(block, (0, done - block.shape[3])) for block in blocks]
+    return torch.cat(rows, dim=2)

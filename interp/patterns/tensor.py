@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, TypeAdapter
 from torch import Tensor
 
-from interp.errors import InputError, Whole, told, validated
+from interp.errors import InputError, Whole, quoted, told, validated
 from interp.kinds.targets import NONE, first_token, positions, within
 
 MOST_LAYERS = 1000
@@ -132,18 +132,15 @@ class AttentionPatterns(Tensor, metaclass=_OwnNames):
         if self.ndim != 5 or not len(self.tokens):
             return super().__repr__(tensor_contents=tensor_contents)
         count, batch, heads = self.shape[:3]
-        first = tuple(self.layers) == tuple(range(count))
-        read = _lengths(self.tokens)
-        if self.key_tokens is not None:
-            read += f" over {_lengths(self.key_tokens)}"
-        notes = [self.stack] if self.stack else []
-        notes += ["both ways"] * (not self.causal and self.stack != "cross")
-        notes += ["learned sinks"] * self.learned_sinks
+        counted = tuple(self.layers) == tuple(range(count))
+        over = "" if self.key_tokens is None else f" over {_lengths(self.key_tokens)}"
         parts = [
-            f"{_counted(count, 'layer') if first else _numbered(self.layers)}"
+            f"{_counted(count, 'layer')}{'' if counted else f' {quoted(list(self.layers))}'}"
             f" of {_counted(heads, 'head')}",
-            f"{_counted(batch, 'prompt')} of {read}",
-            *notes,
+            f"{_counted(batch, 'prompt')} of {_lengths(self.tokens)}{over}",
+            *([self.stack] if self.stack else []),
+            *["both ways"] * (not self.causal and self.stack != "cross"),
+            *["learned sinks"] * self.learned_sinks,
             str(self.dtype).removeprefix("torch."),
             str(self.device),
         ]
@@ -157,21 +154,6 @@ def _counted(number: int, name: str) -> str:
     return f"{number} {name}{'s' * (number != 1)}"
 
 
-def _numbered(layers: Sequence[int]) -> str:
-    """Layers by number, consecutive ones as `3 to 7`."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    named = [" to ".join(map(str, dict.fromkeys((run[0], run[-1])))) for run in runs]
-    beyond = f" and {len(named) - 8} more" if len(named) > 8 else ""
-    return (
-        f"layer {named[0]}" if len(layers) == 1 else f"layers {', '.join(named[:8])}{beyond}, each"
-    )
-
-
 def _lengths(tokens: Int[Tensor, "batch pos"]) -> str:
     """How many tokens rows have: `29 tokens`, or `3 to 29 tokens`."""
     counts = (tokens != NONE).sum(-1)
@@ -182,15 +164,13 @@ def _lengths(tokens: Int[Tensor, "batch pos"]) -> str:
 def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
     """Token ids `[batch, pos]` from `[pos]` or `[batch, pos]` of any integer type.
 
-    Raises:
-        InputError: If they are not ids from -1 (padding) up in that shape, or padding fills a
-            row or is in the middle of one.
+    Ids are -1 (padding, at the ends of rows alone) or more.
     """
     ids = as_tensor(tokens, "tokens must be [pos] or [batch, pos] token ids")
-    if ids.ndim not in (1, 2) or ids.numel() == 0:
-        raise InputError(f"tokens must be [pos] or [batch, pos], got shape {tuple(ids.shape)}")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise InputError(f"tokens must be whole numbers, got {ids.dtype}")
+    fractions = ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool
+    if fractions or ids.ndim not in (1, 2) or ids.numel() == 0:
+        got = f"{ids.dtype} {tuple(ids.shape)}"
+        raise InputError(f"tokens must be whole numbers, [pos] or [batch, pos], got {got}")
     ids = ids.long().reshape(-1, ids.shape[-1])
     if ids.min() < NONE:
         raise InputError(f"tokens must be ids, or -1 for padding, got {ids.min().item()}")
@@ -202,11 +182,7 @@ def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
 
 
 def as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
-    """One `[batch, head, query, key]` per layer, in the caller's dtype.
-
-    Raises:
-        InputError: If there is no attention, or not in such a shape.
-    """
+    """One `[batch, head, query, key]` per layer, in the caller's dtype."""
     shapes = "[head, query, key], [batch, head, query, key] or [layer, batch, head, query, key]"
     if isinstance(patterns, list | tuple):
         if not patterns or any(layer is None for layer in patterns):
@@ -231,11 +207,7 @@ def _items(values: Any) -> Any:
 
 
 def as_numbers(layers: Any) -> list[int]:
-    """Numbers of layers, each once.
-
-    Raises:
-        InputError: If one is no whole number from 0 to 999, or is there twice.
-    """
+    """Numbers of layers, from 0 to 999, each once."""
     numbers = validated("layers", _items(layers), _LAYERS)
     if len(set(numbers)) < len(numbers):
         raise InputError(f"layers must name each layer once, got {numbers}")
@@ -248,11 +220,7 @@ def as_special(special: Any) -> frozenset[int]:
 
 
 def as_tensor(values: Any, rule: str) -> Tensor:
-    """`values` as a tensor that shares their memory where it can; nothing here writes to it.
-
-    Raises:
-        InputError: If they are no numbers; the message begins with `rule`.
-    """
+    """`values` as a tensor that shares their memory where it can; messages begin with `rule`."""
     if hasattr(values, "filled"):
         raise InputError(f"{rule}, got a masked array: fill what is masked first")
     try:
@@ -280,13 +248,9 @@ def check_pattern(
 ) -> None:
     """Refuse what cannot be attention over `tokens` within `window`.
 
-    With `learned_sinks` rows may sum to less than 1. With `key_tokens` the keys are another
-    text's, and `tokens` the queries alone.
-
-    Raises:
-        InputError: If shapes disagree, or the row of a real query holds NaN or negative entries,
-            looks ahead (where `causal`), at padding or beyond the window, or does not sum to 1
-            within 1 % (with `learned_sinks`: to more than that).
+    The row of a real query is finite, not negative, 0 ahead (if `causal`), on padding and
+    beyond the window, and sums to 1 within 1 % (with `learned_sinks`: to no more). With
+    `key_tokens` the keys are another text's, and `tokens` the queries alone.
     """
     keyed = tokens if key_tokens is None else key_tokens
     shapes = (*tokens.shape, *keyed.shape)
@@ -299,13 +263,10 @@ def check_pattern(
     rows = torch.where(rearrange(real, "b q -> b 1 q 1"), pattern, 0)
     if not rows.isfinite().all():
         _, head, at, _ = (~rows.isfinite()).nonzero()[0].tolist()
-        raise InputError(
-            f"patterns must be finite, got NaN or infinity in {where}, head {head}, query {at}"
-        )
+        raise InputError(f"patterns must be finite, got NaN in {where}, head {head}, query {at}")
     if (rows < 0).any():
-        raise InputError(
-            f"patterns must be attention after the softmax, got {rows.min().item():.3g} in {where}"
-        )
+        least = f"{rows.min().item():.3g} in {where}"
+        raise InputError(f"patterns must be attention after the softmax, got {least}")
     allowed = torch.ones(pattern.shape[2:], dtype=torch.bool, device=pattern.device)
     if window is not None:
         at, to = (positions(ids) - first_token(ids)[:, None] for ids in (tokens, keyed))
@@ -326,9 +287,6 @@ def check_pattern(
         row, head, at = (off == off.max()).nonzero()[0].tolist()
         total = rows[row, head, at].sum().item()
         rule = "sum to at most 1" if learned_sinks else "sum to 1"
-        hint = (
-            "; with learned sinks, give learned_sinks=True (--learned-sinks)" if total < 1 else ""
-        )
-        raise InputError(
-            f"pattern rows must {rule}, got {total:.3g} in {where}, head {head}, query {at}{hint}"
-        )
+        place = f"{where}, head {head}, query {at}"
+        hint = "; learned sinks need learned_sinks=True (--learned-sinks)" if total < 1 else ""
+        raise InputError(f"pattern rows must {rule}, got {total:.3g} in {place}{hint}")
