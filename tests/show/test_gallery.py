@@ -63,13 +63,6 @@ def test_the_page_holds_every_weight_of_every_head_within_its_promise():
     assert len(page.data["heads"]) == 9
 
 
-def test_packing_keeps_any_weight_to_half_a_step():
-    generator = torch.Generator().manual_seed(0)
-    pattern = torch.rand(3, 40, 40, generator=generator).tril()
-    for one, steps in zip(pattern, as_steps(pattern, where="here"), strict=True):
-        assert (unpacked(packed(steps)) - one).abs().max() <= 0.5 / 255 + 1e-6
-
-
 @pytest.mark.parametrize("shape", [(7, 7), (4, 9), (9, 4), (1, 5), (5, 1)])
 def test_what_looks_both_ways_or_at_another_text_is_packed_whole(shape):
     pattern = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
@@ -231,7 +224,7 @@ def test_each_row_of_a_batch_is_a_prompt_and_padding_is_cut():
     stack = torch.cat([three, padded[None]])[:, None]
     tokens = torch.tensor([[1, 2, 3, 4, 5]] * 3 + [[1, 2, 3, -1, -1]])
     made = gallery(classify_heads(one[None], torch.arange(5)), stack, tokens)
-    assert [len(prompt.text.ids.tolist()) for prompt in made.prompts] == [5, 5, 5, 3]
+    assert [len(prompt.text) for prompt in made.prompts] == [5, 5, 5, 3]
     for row in range(3):
         assert (weights(made.to_html(), row, "L0H0") - three[row]).abs().max() < CLOSE
     assert (weights(made.to_html(), 3, "L0H0") - padded[:3, :3]).abs().max() < CLOSE
@@ -300,7 +293,7 @@ def test_a_prompt_of_more_than_a_thousand_tokens_is_cut_and_the_page_says_so():
     tokens = torch.arange(LONGEST + 10)
     patterns = patterns_of([["random"]], tokens)
     made = gallery(classify_heads(pattern("sink")[None], TOKENS), patterns)
-    assert len(made.prompts[0].text.ids.tolist()) == LONGEST
+    assert len(made.prompts[0].text) == LONGEST
     (note,) = made.notes
     assert "1,034 tokens is cut to its first 1,024" in note
     kept = weights(made.to_html(), 0, "L0H0")
@@ -311,7 +304,6 @@ SQUARE = pattern("random", torch.arange(7))[None]
 VERDICTS = classify_heads(SQUARE, torch.arange(7))
 REFUSED = {
     "scores before the softmax": ("patterns", {"patterns": 5 * SQUARE.log().clamp(min=-9)}),
-    "a difference of two heads": ("patterns", {"patterns": SQUARE - pattern("sink")[:7, :7]}),
     "a look ahead": ("patterns", {"patterns": SQUARE.flip(-1)}),
     "a head that is absent": ("heads", {"heads": ["L3H0"]}),
     "no heads": ("heads", {"heads": []}),
@@ -320,7 +312,6 @@ REFUSED = {
     "a layer that the scan lacks": ("patterns", {"layers": [3]}),
     "no scan": ("scan", {"scan": None}),
     "too many titles": ("titles", {"titles": ["a", "b"]}),
-    "no room": ("limit", {"limit": 0.0}),
     "room without end": ("limit", {"limit": torch.inf}),
 }
 
@@ -468,7 +459,7 @@ def test_a_models_page_takes_prompts_of_several_lengths_and_some_heads():
     made = gallery_of_model(
         scan, model, ["w5 w6", [3, 4, 5]], heads=["L1H2"], progress=lambda *at: done.append(at)
     )
-    assert [len(prompt.text.ids.tolist()) for prompt in made.prompts] == [3, 3]
+    assert [len(prompt.text) for prompt in made.prompts] == [3, 3]
     # The labels are those of the ids that were run, BOS among them.
     assert made.prompts[0].text.labels[1:] == ["w5", "w6"]
     assert made.prompts[0].text.ids.tolist() == model.to_tokens("w5 w6")[0].tolist()

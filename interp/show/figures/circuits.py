@@ -41,7 +41,7 @@ def comparison_figures(comparison: Mapping[str, Any]) -> dict[str, Figure]:
     A figure without measurements is absent. `comparison` is the content of `comparison.json`.
     """
     circuits = {
-        NAMES.get(name, circuit["model"]): circuit
+        NAMES[name] if name in NAMES else circuit["model"]: circuit
         for name, circuit in comparison["circuits"].items()
     }
     *_, of_model = circuits.values()

@@ -88,8 +88,8 @@ def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:
 
 def _sides(panel: Axes) -> tuple[float, float]:
     """Height and width of a panel in inches."""
-    width, height = panel.get_window_extent().size / panel.figure.dpi
-    return height, width
+    box, dpi = panel.get_window_extent(), panel.figure.dpi
+    return box.height / dpi, box.width / dpi
 
 
 def paint_pattern(

@@ -147,7 +147,7 @@ def head_zoo(
             left, top = 0.45 + across * slot, down * step
             page.text(left, top + 0.02, kind.label, size=8, weight="bold")
             page.text(left, top + 0.17, kind.looks(known[1], causal=causal), color=QUIET)
-            pictures = [("ideal", ideal(name, *known, causal=causal), aims[name])]
+            pictures: list[Any] = [("ideal", ideal(name, *known, causal=causal), aims[name])]
             if head := heads.get(name):
                 score = scan.frame.set_index("name")[name].to_dict()[str(head)]
                 real = prompt.pattern(head), prompt.targets_of(name, head, scan)
