@@ -37,8 +37,7 @@ class HeadLabel:
 
     Attributes:
         head: The head.
-        label: The most specific of `labels`; `mixed` if no kind earns its label, `not enough
-            tokens` if no kind could be measured.
+        label: The most specific of `labels`; `mixed`, or `not enough tokens` to measure a kind.
         labels: All labels of the head.
         scores: Mean attention mass by kind, in [0, 1], of the kinds that could be measured.
         chance: Scores of attention spread evenly.
@@ -46,10 +45,8 @@ class HeadLabel:
         entropy: Mean entropy of a query's attention, in nats.
         mean_distance: Mean distance from query to key, in tokens.
         sink_position: Position of a sink head's sink, from the first token; None for others.
-        sink_at: Token and position of the sink, such as `[SEP] at 7`; None where texts or special
-            ids are unknown.
-        window: Number of keys that the layer sees in one direction, the query included; None
-            without a limit.
+        sink_at: Token and position of the sink, such as `[SEP] at 7`, where texts are known.
+        window: Number of keys that the layer sees in one direction, the query included, if limited.
         margin: Distance of the excess of `label`'s kind above its threshold, or of the score above
             its null if that is less; for `mixed` that of the nearest kind, below 0. None for a
             label without a score.
@@ -91,7 +88,7 @@ def judge_layer(
     induction_effect: Float[Tensor, "end=2 head"] | None = None,
     largest_effect: float = 0.0,
 ) -> list[HeadLabel]:
-    """Label the heads of one layer by their scores and by their architecture.
+    """Label the heads of one layer: one label for each kind with enough excess that beats its null.
 
     Args:
         layer: Number of the layer.
@@ -112,47 +109,14 @@ def judge_layer(
             if all of the interval is as far below 0 as the threshold says.
         largest_effect: Largest absolute effect of any head of the model.
     """
-    verdicts = label_heads(
-        layer,
-        scores,
-        thresholds,
-        window=window,
-        window_forced=window is not None and window < tokens.shape[1],
-        not_measured=_not_measured(tokens, scores, thresholds, special, window, causal),
-        nulls=nulls,
-        induction_effect=induction_effect,
-        largest_effect=largest_effect,
-    )
-    if alibi_slopes is not None and seen is not None:
-        pairs = zip(verdicts, alibi_slopes, strict=True)
-        verdicts = [_with_slope(verdict, slope, seen, thresholds) for verdict, slope in pairs]
-    if texts is not None:
-        verdicts = [_with_sink_named(verdict, tokens, texts, special) for verdict in verdicts]
-    return verdicts
-
-
-def label_heads(
-    layer: int,
-    scores: LayerScores,
-    thresholds: Thresholds,
-    *,
-    window: int | None = None,
-    window_forced: bool = False,
-    not_measured: Mapping[str, str] | None = None,
-    nulls: Mapping[str, Float[Tensor, " head"]] | None = None,
-    induction_effect: Float[Tensor, "end=2 head"] | None = None,
-    largest_effect: float = 0.0,
-) -> list[HeadLabel]:
-    """Labels of a layer from its scores: one for each kind with enough excess that beats its null.
-
-    Arguments are those of `judge_layer`; `window_forced` says whether the window makes every head
-    of the layer local.
-    """
+    missing = _not_measured(tokens, scores, thresholds, special, window, causal)
     nulls = nulls or {}
     kinds = [kind for kind in KINDS if kind in scores.tallies]
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
     chances = {kind: scores.tallies[kind].uniform_mean.tolist() for kind in kinds}
     least_effect = thresholds.anti_induction * largest_effect
+
+    window_forced = window is not None and window < tokens.shape[1]
 
     verdicts = []
     for head in range(scores.sink_position.shape[1]):
@@ -181,13 +145,18 @@ def label_heads(
                 labels=tuple(labels),
                 scores=score,
                 chance=chance,
-                not_measured=dict(not_measured or {}),
+                not_measured=missing,
                 **{name: means[name][head] for name in STATISTICS if name in means},
                 sink_position=place,
                 window=window,
                 margin=None if labels[0] == FORCED_WINDOW else margin,
             )
         )
+    if alibi_slopes is not None and seen is not None:
+        pairs = zip(verdicts, alibi_slopes, strict=True)
+        verdicts = [_with_slope(verdict, slope, seen, thresholds) for verdict, slope in pairs]
+    if texts is not None:
+        verdicts = [_with_sink_named(verdict, tokens, texts, special) for verdict in verdicts]
     return verdicts
 
 

@@ -19,8 +19,13 @@ def marked(
     special: Collection[int],
     *,
     causal: bool = True,
+    attention: Float[Tensor, "query=pos key=pos"] | None = None,
 ) -> Bool[Tensor, "query=pos key=pos"]:
-    """Cells that are targets by the tokens alone; of a sink, the first and the special tokens."""
+    """Cells that are targets of the kind.
+
+    Those of a sink are the first and the special tokens, and with a head's `attention` also the
+    columns that this head uses as sinks.
+    """
     width = Thresholds(window_width=thresholds["window_width"])
     keys = targets_of(kind, tokens[None], special, width, causal)[0]
     length = len(tokens)
@@ -28,7 +33,13 @@ def marked(
     cells.scatter_(1, keys % (length + 1), True)  # -1 goes to the last column, which is cut.
     cells = cells[:, :-1]
     if kind == "sink":
-        cells |= _columns(~ordinary(tokens[None], special), tokens, special, causal=causal)
+        fit = ordinary(tokens[None], special)
+        columns = ~fit
+        if attention is not None:
+            known = tokens, thresholds, special
+            columns = columns | resting_columns(attention[None], *known, causal=causal)
+        sinks = fit.T & columns
+        cells |= sinks.tril(-1) if causal else sinks.fill_diagonal_(False)
     return cells
 
 
@@ -47,35 +58,6 @@ def resting_columns(
     later = halves(queries, len(tokens), causal=causal)
     share, least = thresholds["sink_column"], thresholds["sink_queries"]
     return sink_columns(rows[None], later, share=share, least=least)[0][0]
-
-
-def _columns(
-    columns: Bool[Tensor, "1 key=pos"],
-    tokens: Int[Tensor, " pos"],
-    special: Collection[int],
-    *,
-    causal: bool,
-) -> Bool[Tensor, "query=pos key=pos"]:
-    """These columns for each ordinary query that sees them, without its own."""
-    cells = ordinary(tokens[None], special).T & columns
-    return cells.tril(-1) if causal else cells.fill_diagonal_(False)
-
-
-def marked_of_head(
-    kind: str,
-    tokens: Int[Tensor, " pos"],
-    attention: Float[Tensor, "query=pos key=pos"],
-    thresholds: Mapping[str, Any],
-    special: Collection[int],
-    *,
-    causal: bool = True,
-) -> Bool[Tensor, "query=pos key=pos"]:
-    """Cells that are targets of the kind; of a sink, the columns this head attends to as well."""
-    cells = marked(kind, tokens, thresholds, special, causal=causal)
-    if kind == "sink":
-        columns = resting_columns(attention[None], tokens, thresholds, special, causal=causal)
-        cells = cells | _columns(columns, tokens, special, causal=causal)
-    return cells
 
 
 def ideal(

@@ -240,9 +240,8 @@ class FromQK:
         """Attention of each query to each of its head's `columns`; 0 for -1."""
         batch = torch.arange(len(columns), device=columns.device)[:, None, None, None]
         at = rearrange(columns.clamp(min=0), "b (kv g) m -> b kv g m", kv=self.k.shape[2])
-        keys = self.k[
-            batch, at, torch.arange(self.k.shape[2], device=columns.device)[:, None, None]
-        ]
+        group = torch.arange(self.k.shape[2], device=columns.device)[:, None, None]
+        keys = self.k[batch, at, group]
         dots = torch.einsum("bqkgd,bkgmd->bkgqm", self.q, keys)
         query = torch.arange(self.q.shape[1], device=columns.device)[:, None]
         at = rearrange(columns, "b h m -> b h 1 m")
@@ -275,15 +274,9 @@ class FromQK:
         if self.norms is not None:
             norms = rearrange(self.norms, "b (kv g) k -> b kv k g", kv=kv)
             values = torch.cat([values, norms], -1)
-        tiled = tiled_attention(
-            q,
-            rearrange(self.k, "b k kv d -> b kv k d"),
-            values,
-            scale=self.scale,
-            window=self.window,
-            softcap=self.softcap,
-            sinks=self.sinks,
-        )
+        k = rearrange(self.k, "b k kv d -> b kv k d")
+        options = {"window": self.window, "softcap": self.softcap, "sinks": self.sinks}
+        tiled = tiled_attention(q, k, values, scale=self.scale, **options)
         place, mass = tiled.out[..., 0], tiled.out[..., 1]
         norm = None
         if self.norms is not None:

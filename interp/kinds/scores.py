@@ -249,7 +249,9 @@ def score_layer(
             columns, strongest = sink_columns(
                 rows, questions.later, share=thresholds.sink_column, least=thresholds.sink_queries
             )
-            places = _listed(columns | questions.resting[:, None])
+            columns = columns | questions.resting[:, None]
+            chosen = columns.int().topk(int(columns.sum(-1).max()), dim=-1)
+            places = torch.where(chosen.values > 0, chosen.indices, NONE)
             others = _others(places, questions)
             number = others.sum(-1)
             on_sink = attention.on_columns(places) * others
@@ -307,12 +309,6 @@ def _visible(keys: Keys, tokens: Tokens, window: int | None) -> Keys:
     first = first_token(tokens)[:, None, None]
     seen = within(window, positions(tokens)[..., None] - first, keys - first)
     return torch.where(seen, keys, NONE)
-
-
-def _listed(columns: Bool[Tensor, "batch head key"]) -> Int[Tensor, "batch head m"]:
-    """Positions of the columns, filled up with -1."""
-    chosen = columns.int().topk(int(columns.sum(-1).max()), dim=-1)
-    return torch.where(chosen.values > 0, chosen.indices, NONE)
 
 
 def _others(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.looks import marked_of_head
+from interp.kinds.looks import marked
 from interp.kinds.targets import NONE
 from interp.patterns.read import carries_tokens, take
 from interp.patterns.tensor import AttentionPatterns, as_numbers, check_pattern
@@ -88,12 +88,12 @@ class Prompt:
     def targets_of(
         self, kind: str | None, head: Head, scan: HeadScan | None
     ) -> Bool[Tensor, "query key"] | None:
-        """The cells where a head of the kind should look; for a sink, also where `head` rests."""
+        """Targets of the kind; of a sink, also the columns that `head` uses as sinks."""
         if kind is None or scan is None:
             return None
         known = thresholds_of(scan), [*special_of(scan), *self.special]
         ids, pattern = self.text.ids, self.pattern(head)
-        return marked_of_head(kind, ids, pattern, *known, causal=self.causal)
+        return marked(kind, ids, *known, causal=self.causal, attention=pattern)
 
 
 def one_prompt(

@@ -8,7 +8,7 @@ import torch
 
 import interp
 from interp.kinds.kind import ANTI_INDUCTION, FORCED_WINDOW
-from interp.kinds.labels import HeadLabel, label_heads
+from interp.kinds.labels import HeadLabel, judge_layer
 from interp.kinds.mass import Tally
 from interp.kinds.probes import repeated, shuffled
 from interp.kinds.scores import LayerScores, Thresholds, ask, ask_elsewhere, score_layer
@@ -25,7 +25,7 @@ def scores_of(**means: float) -> LayerScores:
 
 
 def verdict(scores: LayerScores, **evidence) -> HeadLabel:
-    (label,) = label_heads(3, scores, THRESHOLDS, **evidence)
+    (label,) = judge_layer(3, scores, torch.arange(30)[None], THRESHOLDS, **evidence)
     return label
 
 
@@ -33,11 +33,6 @@ def verdict(scores: LayerScores, **evidence) -> HeadLabel:
 def test_a_score_has_to_beat_its_null(null, label):
     head = verdict(scores_of(induction=0.6), nulls={"induction": torch.tensor([null])})
     assert head.label == label
-
-
-def test_another_kinds_null_is_of_no_concern():
-    head = verdict(scores_of(induction=0.6), nulls={"sink": torch.tensor([0.9])})
-    assert head.label == "induction"
 
 
 def test_the_margin_is_what_is_to_spare_or_lacking():
@@ -52,7 +47,7 @@ def test_the_margin_is_what_is_to_spare_or_lacking():
 def test_what_no_score_gives_has_no_margin():
     empty = LayerScores({}, torch.zeros(1, 1, dtype=torch.long))
     assert verdict(empty).margin is None
-    assert verdict(scores_of(sink=0.1), window=4, window_forced=True).margin is None
+    assert verdict(scores_of(sink=0.1), window=4).margin is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +82,6 @@ def test_anti_induction_comes_before_the_forced_window_as_induction_does():
         scores_of(induction=0.6, sink=0.5),
         induction_effect=torch.tensor([[-2.0], [-1.0]]),
         window=20,
-        window_forced=True,
     )
     assert head.labels == (ANTI_INDUCTION, FORCED_WINDOW, "sink")
 

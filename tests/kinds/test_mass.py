@@ -61,21 +61,6 @@ def test_attention_mass_is_the_sum_over_the_targets(seed, batch, heads, length):
                 assert mass[b, h, q].item() == pytest.approx(slow, abs=1e-6)
 
 
-def test_all_keys_as_targets_catch_all_the_attention():
-    pattern = random_pattern(0, 2, 3, 12)
-    everything = torch.arange(12).expand(2, 12, 12)
-    torch.testing.assert_close(
-        attention_mass(pattern, everything), torch.ones(2, 3, 12), **ROUNDING
-    )
-
-
-def test_a_query_without_targets_has_no_mass_even_if_it_attends_to_the_last_key():
-    # -1 is also Python's name for the last key: it must not be read so.
-    pattern = torch.zeros(1, 1, 3, 3)
-    pattern[..., -1] = 1
-    assert not attention_mass(pattern, torch.full((1, 3, 2), NONE)).any()
-
-
 ROWS = {
     "no repeats": [[0, *range(10, 40)]],
     "two copies": [[0, *range(10, 25), *range(10, 25)]],
@@ -110,17 +95,6 @@ def test_chance_of_the_previous_token_is_a_harmonic_sum():
     by_hand = sum(1 / (q + 1) for q in range(2, 10)) / 8
     assert tally.uniform_mean.item() == pytest.approx(by_hand, abs=1e-7)  # float32
     assert tally.queries.tolist() == [8]
-
-
-def test_permuting_the_heads_permutes_the_scores():
-    tokens = torch.tensor(ROWS["two copies"])
-    pattern = random_pattern(1, 1, 5, tokens.shape[1])
-    order = torch.tensor([3, 0, 4, 1, 2])
-    plain = scored(pattern, tokens, thresholds=Thresholds())
-    mixed = scored(pattern[:, order], tokens, thresholds=Thresholds())
-    for name, tally in plain.tallies.items():
-        torch.testing.assert_close(mixed.tallies[name].mean, tally.mean[order], **ROUNDING)
-    assert torch.equal(mixed.sink_position, plain.sink_position[:, order])
 
 
 def test_scoring_never_writes_to_its_inputs():

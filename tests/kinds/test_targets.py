@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.kinds import targets
-from interp.kinds.kind import KINDS, LABELS, kinds_of
+from interp.kinds.kind import KINDS, kinds_of
 from interp.kinds.targets import (
     NONE,
     earlier_copies,
@@ -182,62 +182,10 @@ def test_padding_moves_the_targets_and_changes_nothing_else(rows, pad):
         assert [[[k - pad for k in keys] for keys in row[pad:]] for row in moved] == plain
 
 
-@pytest.mark.parametrize("kind", LABELS)
-def test_targets_of_a_batch_are_those_of_its_rows(kind):
-    rows = torch.tensor([[7, 8, 9, 7, 8, 9], [5, 5, 5, 6, 5, 6], [NONE, 1, 2, 3, 1, 2]])
-    together = listed(KINDS[kind](rows))
-    assert together == [listed(KINDS[kind](row[None]))[0] for row in rows]
-
-
-def test_induction_looks_right_after_every_earlier_copy():
-    row = [0, 7, 8, 9, 7, 8, 9, 7, 8, 9]
-    assert keys_of(targets.induction, row)[4:] == [[2], [3], [4], [2, 5], [3, 6], [4, 7]]
-
-
-def test_duplicates_are_every_earlier_copy():
-    row = [0, 7, 8, 9, 7, 8, 9, 7, 8, 9]
-    assert keys_of(targets.duplicate_token, row)[4:] == [[1], [2], [3], [1, 4], [2, 5], [3, 6]]
-
-
-def test_period_one_has_neither_duplicates_nor_induction():
-    row = [0, 7, 7, 7, 7, 7]
-    assert keys_of(targets.duplicate_token, row) == [[]] * 6
-    assert keys_of(targets.induction, row) == [[]] * 6
-
-
 def test_period_two_has_duplicates_but_its_induction_target_is_the_previous_token():
     row = [0, 7, 8, 7, 8, 7]
     assert keys_of(targets.duplicate_token, row) == [[], [], [], [1], [2], [1, 3]]
     assert keys_of(targets.induction, row) == [[]] * 6
-
-
-def test_after_an_immediate_repeat_the_query_is_left_out():
-    row = [0, 7, 9, 9, 8, 7, 9]
-    assert keys_of(targets.duplicate_token, row) == [[], [], [], [], [], [1], [2, 3]]
-    # At 3 the copy is next door; at 6 both copies are far enough.
-    assert keys_of(targets.induction, row) == [[], [], [], [], [], [2], [3, 4]]
-
-
-def test_a_first_token_that_comes_again_is_no_target():
-    row = [7, 8, 9, 6, 7, 8]
-    assert keys_of(targets.duplicate_token, row) == [[], [], [], [], [], [1]]
-    assert keys_of(targets.induction, row) == [[], [], [], [], [1], [2]]
-
-
-def test_special_tokens_in_the_middle_are_neither_queries_nor_targets():
-    row = [1, 7, 8, 1, 7, 8, 1, 7]
-    options = {"special": (1,)}
-    assert keys_of(targets.induction, row, **options) == [[], [], [], [], [2], [], [], [2, 5]]
-    assert keys_of(targets.duplicate_token, row, **options) == [
-        *[[], [], [], []],
-        *[[1], [2], [], [1, 4]],
-    ]
-    assert keys_of(targets.previous_token, row, **options) == [[], [], [1], [], [], [4], [], []]
-    assert keys_of(targets.current_token, row, **options) == [
-        *[[], [1], [2], []],
-        *[[4], [5], [], [7]],
-    ]
-    assert keys_of(targets.sink, row, **options) == [[], [0], [0], [], [0], [0], [], [0]]
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 8])
