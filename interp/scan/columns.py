@@ -15,7 +15,6 @@ from interp.patterns.definitions import DEFINITIONS
 from interp.patterns.tensor import MOST_LAYERS
 
 DEFINED = "as_"
-"""Prefix of the columns with a score by somebody else's definition."""
 
 AT_DISTANCE = "induction_at_"
 """Prefix of the columns with the induction score at one distance between the copies."""
@@ -128,7 +127,7 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
     needed = ["layer", "head", "name", "label", "labels", *scores, *chances]
     if absent := [name for name in needed if name not in frame]:
         raise InputError(f"table must have the columns {', '.join(absent)}")
-    columns = {name: _typed(frame[name], column(name), name) for name in frame.columns}
+    columns = {name: _typed(pd.Series(frame[name]), column(name), name) for name in frame.columns}
     frame = pd.DataFrame(columns, index=frame.index)
     heads = [str(Head(*place)) for place in places(frame)]
     if heads != frame["name"].tolist() or len(set(heads)) < len(heads):
@@ -137,7 +136,7 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
         high = f"{low.removesuffix('_low')}_high"
         if high not in frame or not frame[low].isna().equals(frame[high].isna()):
             raise InputError(f"columns {low} and {high} must be there or missing together")
-        if (frame[low] > frame[high]).any():
+        if bool((frame[low] > frame[high]).any()):
             raise InputError(f"column {low} must be at most {high}, got more")
     for row in frame.to_dict("records"):
         _check_labels(row)
@@ -172,7 +171,8 @@ def _typed(values: pd.Series, known: Column, name: str) -> pd.Series:
 def _check_labels(row: dict[Any, Any]) -> None:
     """Refuse labels that no scan gives, or that have no score."""
     labels = row["labels"]
-    scored = (any(not pd.isna(row.get(c)) for c in _SHOWN_BY.get(label, ())) for label in labels)
+    there = {name for name, value in row.items() if name != "labels" and not pd.isna(value)}
+    scored = (not there.isdisjoint(_SHOWN_BY.get(label, ())) for label in labels)
     alone = labels in ([MIXED], [NOT_ENOUGH], [CROSS])
     if row["label"] != labels[0] or not (alone or all(scored)):
         rule = "labels must be known, have a score each, and begin with label"

@@ -34,8 +34,7 @@ NULLS = {"repeated": "shuffled", "random": "elsewhere"}
 Method = Literal["stream", "hooks"]
 """How attention is read: without patterns, or as the patterns of one layer at a time."""
 
-_SIZE = 1 << 26
-"""Bytes that one layer's patterns may take in one batch of rows."""
+_SIZE = 1 << 26  # Bytes that one layer's patterns may take in one batch of rows.
 
 
 def method_for(model: "Model", method: str) -> Method:

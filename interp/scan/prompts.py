@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("interp")
 
-SCHEMA_VERSION = 1
 TEXT, NUMBER, WHOLE = "string", "float64", "int64"
 _TYPES = {"model": TEXT, "prompt": WHOLE, "layer": WHOLE, "head": WHOLE, "name": TEXT}
 _TYPES |= {"score": TEXT, "value": NUMBER, "chance": NUMBER, "queries": WHOLE}
@@ -81,7 +80,7 @@ class PromptScores:
         """Write `scores.parquet` and `scores.json`, which holds `made_by`, into `folder`."""
         with staged(folder) as scratch:
             _write(self.frame, scratch / "scores.parquet")
-            record = {"schema_version": SCHEMA_VERSION, "made_by": self.made_by}
+            record = {"schema_version": 1, "made_by": self.made_by}
             write_json(scratch / "scores.json", record)
 
     @classmethod
@@ -182,7 +181,7 @@ def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
         if not len(source):
             raise InputError("prompts must be at least one, got none")
         return list(source), None
-    path = Path(source)
+    path = Path(source)  # pyright: ignore[reportArgumentType]
     read = {".txt": str, ".jsonl": _object}.get(path.suffix)
     if read is None:
         raise InputError(f"prompts must be a .txt or .jsonl file, got {quoted(str(path))}")

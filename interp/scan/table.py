@@ -86,7 +86,8 @@ class HeadScan:
         The strongest head comes first.
         """
         words = [*WORDS, *(kind.label for kind in KINDS.values() if kind.name in self.frame)]
-        words = dict.fromkeys([*words, *sorted(set(self.frame["labels"].explode()))])
+        known = sorted({word for labels in self.frame["labels"] for word in labels})
+        words = dict.fromkeys([*words, *known])
         label = KINDS[label].label if label in KINDS else label
         if label not in words:
             raise InputError(f"label must be one of {', '.join(words)}, got {quoted(label)}")
@@ -104,7 +105,8 @@ class HeadScan:
             score = kind.name if kind and label in kind.scored_labels else ""
             values = {"score": rows.get(score), "chance": rows.get(f"{score}_chance")}
             pieces.append(rows[["name"]].assign(label=label, **values))
-        return pd.concat(pieces, ignore_index=True)[["label", "name", "score", "chance"]]
+        columns = ["label", "name", "score", "chance"]
+        return pd.concat(pieces, ignore_index=True).reindex(columns=columns)
 
     def by_distance(self) -> dict[int, str]:
         """Names of the columns with the induction score, by distance of the copies in tokens."""
@@ -127,14 +129,13 @@ class HeadScan:
         """
         path, frame = _path(path), typed(self.frame)
         made_by = Record.check(self.made_by, places(frame))
-        about = {"schema_version": SCHEMA_VERSION, "made_by": made_by}
+        about: dict[Any, Any] = {"schema_version": SCHEMA_VERSION, "made_by": made_by}
         with staged(path.parent) as scratch:
             file = scratch / path.name
             match path.suffix.lower():
                 case ".csv":
                     frame = frame.assign(labels=[";".join(labels) for labels in frame["labels"]])
-                    how = {"float_format": "%.6f", "encoding": "utf-8", "lineterminator": "\n"}
-                    frame.to_csv(file, index=False, **how)
+                    frame.to_csv(file, index=False, float_format="%.6f", lineterminator="\n")
                 case ".parquet":
                     frame.attrs = about
                     file.write_bytes(frame.to_parquet(index=False))  # Arrow wants UTF-8 names.

@@ -37,7 +37,7 @@ norm of A B is that of S (W_O I) T^T, d_head x d_head. No d_model x d_model matr
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -50,8 +50,7 @@ from interp.errors import InputError, Whole, checked, quoted
 from interp.heads import Head
 from interp.weights.heads import Distance, HeadWeights
 
-Kind = Literal["Q", "K", "V"]
-KINDS: tuple[Kind, ...] = ("Q", "K", "V")
+KINDS = ("Q", "K", "V")
 
 
 class Edge(NamedTuple):
@@ -133,8 +132,9 @@ class Composition:
         best = scores[there].argsort(dim=0, descending=True, stable=True)[:count]
         edges = []
         for l1, h1, l2, h2 in places[best].tolist():
-            numbers = (of[l1, h1, l2, h2].item() for of in (scores, self.z[kind], ranks))
-            edges.append(Edge(Head(l1, h1), Head(l2, h2), kind, *numbers))
+            numbers = (float(of[l1, h1, l2, h2]) for of in (scores, self.z[kind]))
+            rank = int(ranks[l1, h1, l2, h2])
+            edges.append(Edge(Head(l1, h1), Head(l2, h2), kind, *numbers, rank))
         return edges
 
     def to_frame(self) -> pd.DataFrame:
@@ -158,7 +158,7 @@ class _Factor(NamedTuple):
     """
 
     core: Float[Tensor, "shared e d"]
-    triangle: Float[Tensor, "shared group f e"] | None
+    triangle: Any
     size: Float[Tensor, " head"]
     spread: Float[Tensor, " head"]
 
@@ -174,13 +174,10 @@ class _Factor(NamedTuple):
 def compose(
     weights: Mapping[int, HeadWeights], *, n_layers: int, distance: Distance = 0
 ) -> Composition:
-    """Q-, K- and V-composition of all pairs of heads.
+    """Q-, K- and V-composition of all pairs of heads, from the weights of two layers at least.
 
-    Args:
-        weights: Weights by layer, from `interp.weights.folded.head_weights`; two layers at least.
-        n_layers: Number of layers of the model, with or without attention.
-        distance: Tokens from query back to key: with rotary positions each distance has its
-            own W_QK.
+    `n_layers` includes layers without attention; `distance` is that from query back to key, in
+    tokens: with rotary positions each has its own W_QK.
     """
     if len(weights) < 2:
         raise InputError(f"weights must be of at least two layers, got {len(weights)}")
@@ -215,7 +212,7 @@ def _written(heads: HeadWeights, n: int, centred: bool) -> _Factor:
     return _Factor.of(core, None, core, n)
 
 
-def _reads(heads: HeadWeights, n: int, distance: int) -> Iterator[tuple[Kind, _Factor]]:
+def _reads(heads: HeadWeights, n: int, distance: int) -> Iterator[tuple[str, _Factor]]:
     """The three ways in which a layer's heads read."""
     W_Q, W_K = heads.turn(heads.W_Q, distance), heads.turn(heads.W_K, 0)
     paths = ("Q", W_Q, W_K), ("K", W_K, W_Q), ("V", heads.W_V, heads.W_O.mT)

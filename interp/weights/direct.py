@@ -175,9 +175,6 @@ def logit_parts(
     Returns:
         `heads [layer, batch, head, pos]`, `attention_bias` and `mlp [layer, batch, pos]`,
         `embedding` and `constant [batch, pos]`, in logits. Their sum is the logit.
-
-    Raises:
-        InputError: If the parts do not sum to the logits.
     """
     readout = readout or Readout(model)
     towards = readout.towards(answers)

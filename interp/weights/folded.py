@@ -73,10 +73,6 @@ def head_weights(
     Returns:
         Weights by layer, in the order of `layers`, in float32. Where rotary angles depend on the
         length of the prompt (longrope, dynamic), they are those of a short one.
-
-    Raises:
-        InputError: If weights do not give the model's scores, or no weights can: with norms of
-            queries and keys (Qwen3, Gemma 3), latent attention (DeepSeek), ALiBi (Bloom, MPT).
     """
     model = load_model(model)
     wanted = list(dict.fromkeys(attention_layers(model, layers)))
@@ -142,10 +138,6 @@ def embedding(
     them; without learned positions. With `through_mlp` e is the effective embedding: it includes
     what the first MLP writes for the embedding, and in models with MLPs is closer to what later
     heads read (Wang et al. 2022, arXiv 2211.00593, section on copy scores).
-
-    Raises:
-        InputError: If the stream does not start with the embedding times a factor (OPT-350m maps
-            it to another width).
     """
     model = load_model(model)
     inner = model.inner if model.plain is None else model.plain

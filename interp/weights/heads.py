@@ -181,13 +181,9 @@ def qk_match(
     1 / tokens: compare shares only for the same number of tokens. Terms that are the same for all
     t' are left out, and so is the later norm's scale, which depends on the rest of the stream.
 
-    Args:
-        embedding: One row per token, such as that of `interp.weights.folded.embedding`.
-        writer: Weights of the earlier layer.
-        writing: Number of its head.
-        reader: Weights of the later layer.
-        reading: Number of its head.
-        distance: Tokens from query back to key; no effect without rotary positions.
+    `embedding` has a row per token, such as that of `interp.weights.folded.embedding`; the heads
+    are number `writing` of the layer `writer`, and `reading` of `reader`; the key is `distance`
+    tokens back.
     """
     W_Q, W_K = reader.QK(reading, distance=distance)
     W_V, W_O = writer.OV(writing)
@@ -209,13 +205,8 @@ def ov_copy(
     `(e(t) W_V + b_V) W_O W_U` (top-1, as in the ARENA course of Callum McDougall). Biases outside
     the head are left out. Chance is one over the vocabulary's size.
 
-    Args:
-        embedding: One row per token, such as that of `interp.weights.folded.embedding`.
-        heads: Weights of the layer.
-        head: Number of the head.
-        W_U: Unembedding with the final norm folded in: `readout.norm.fold(readout.W_U)` of
-            an `interp.weights.direct.Readout`.
-        ids: Token id of each row of `embedding`.
+    `embedding` has a row per token of `ids`; `W_U` has the final norm folded in, as
+    `readout.norm.fold(readout.W_U)` of an `interp.weights.direct.Readout`.
     """
     W_V, W_O = heads.OV(head)
     values = embedding @ W_V + heads.b_V[head // heads.group]
@@ -245,11 +236,9 @@ def copying_scores(
     The `[vocab, vocab]` matrix is never made: its nonzero eigenvalues are those of the
     `[d_head, d_head]` matrix `W_O (W_U W_E) W_V`, the same factors in cyclic order.
 
-    Args:
-        W_V: Value weights with the gain of the norm before them, for each query head.
-        W_O: Output weights.
-        W_UE: `W_U W_E` with the gain of the final norm; subtract the mean of W_U over the
-            vocabulary to ignore what is added to all logits alike.
+    W_V has the gain of the norm before it, for each query head; `W_UE` is `W_U W_E` with the gain
+    of the final norm. Subtract the mean of W_U over the vocabulary to ignore what is added to all
+    logits alike.
 
     Example:
         >>> W = torch.eye(2)[None]

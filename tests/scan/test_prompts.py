@@ -74,13 +74,6 @@ def test_patterns_and_streaming_give_the_same_scores(model, scores):
     pd.testing.assert_frame_equal(hooked.frame, scores.frame, atol=1e-5)
 
 
-def test_a_kind_that_a_prompt_cannot_judge_is_absent(scores):
-    kinds = scores.frame.groupby("prompt")["score"].unique().map(set)
-    assert {"induction", "duplicate_token"} <= kinds[0] & kinds[2]
-    assert {"sink", "previous_token"} <= kinds[1]
-    assert not {"induction", "duplicate_token"} & kinds[1]
-
-
 def test_the_queries_of_induction_are_those_with_an_earlier_copy(scores):
     rows = scores.frame.query("prompt == 0 and score == 'induction'")
     assert set(rows["queries"]) == {7}  # The second copy's tokens.
@@ -99,14 +92,6 @@ def test_a_prompt_that_judges_nothing_has_no_rows(model):
     assert list(run.frame.dtypes) == list(interp.score_prompts(model, [NOVEL]).frame.dtypes)
     assert run.strongest().empty
     assert list(run.strongest().columns) == ["score", "prompts", "name", "value", "chance"]
-
-
-@pytest.mark.fault("B47")
-def test_heads_are_counted_from_0_and_named_so(scores):
-    assert set(scores.frame["layer"]) == {0, 1}
-    assert set(scores.frame["head"]) == {0, 1, 2, 3}
-    named = "L" + scores.frame["layer"].astype(str) + "H" + scores.frame["head"].astype(str)
-    assert list(named) == list(scores.frame["name"])
 
 
 def test_the_strongest_head_has_the_highest_mean_over_prompts(scores):

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from interp.errors import InputError
 from interp.heads import Head
 from interp.weights.composition import KINDS, compose
-from interp.weights.folded import composition_scores
 from interp.weights.heads import HeadWeights, Rotary
 
 
@@ -180,38 +178,3 @@ def test_a_head_without_weights_has_no_score():
     assert found.K[0, 1].isnan().all()
     assert found.K[0, 0, 1].isfinite().all()
     assert (found.rank("K")[0, 1] == 0).all()
-
-
-def test_a_head_goes_by_its_name_too_and_the_whole_is_one_readable_line():
-    found = compose(planted("K"), n_layers=3)
-    assert found.strongest("K", later="L2H1") == found.strongest("K", later=(2, 1))
-    (best,) = found.strongest("K", 1)
-    assert f"K {best.earlier} to {best.later} {best.score:.3f}, V L" in repr(found)
-    assert repr(found).endswith("floor 0.204)")
-    assert len(repr(found)) < 120
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda weights: compose(weights, n_layers=2, distance=1.5), "distance"),
-        (lambda weights: compose(weights, n_layers=2, distance=-1), "distance"),
-        (lambda weights: composition_scores("./none", distance=2**40), "distance"),
-        (lambda weights: compose(weights, n_layers=2).strongest("K", -1), "count"),
-        (lambda weights: compose(weights, n_layers=2).strongest("K", later="L9"), "head"),
-    ],
-)
-def test_numbers_out_of_range_are_refused_by_name(call, name):
-    with pytest.raises(InputError, match=f"^{name} must"):
-        call({0: layer(10), 1: layer(20)})
-
-
-def test_what_cannot_be_composed_is_refused():
-    with pytest.raises(InputError, match="weights must be of at least two layers, got 1"):
-        compose({0: layer(10)}, n_layers=1)
-    weights = {0: layer(10), 1: layer(20)}
-    found = compose(weights, n_layers=2)
-    with pytest.raises(InputError, match="kind must be one of Q, K, V, got 'O'"):
-        found.scores("O")
-    with pytest.raises(InputError, match="later must be a head of the model, got L2H0"):
-        found.strongest("K", later=Head(2, 0))

@@ -65,13 +65,6 @@ def test_biases_and_softcap_take_part_in_the_scores():
     assert torch.allclose(layer.scores(x, sigma)[0, 3], by_hand, atol=1e-4)
 
 
-def test_heads_that_share_a_key_value_head_share_its_memory():
-    layer = heads()
-    for head in range(4):
-        assert layer.OV(head)[0].data_ptr() == layer.W_V[head // 2].data_ptr()
-        assert layer.QK(head)[1].data_ptr() == layer.W_K[head // 2].data_ptr()
-
-
 @pytest.mark.fault("B30")
 @pytest.mark.parametrize("head", [-1, 4])
 def test_a_head_that_is_not_there_is_refused_with_the_valid_range(head):
@@ -113,12 +106,6 @@ def test_what_is_found_depends_on_the_distance_where_positions_are_rotary():
     assert qk_match(embedding, *with_heads(0, half_circle), distance=1) == 0
 
 
-def test_a_query_bias_can_drown_the_match():
-    writer, reader = matched(0)
-    biased = HeadWeights(**{**vars(reader), "b_Q": 9 * torch.eye(8)[:1]})
-    assert qk_match(torch.eye(16)[:8], writer, 0, biased, 0) == 1 / 8
-
-
 def test_a_head_that_copies_raises_each_token_above_all_others():
     layer, reversed_ = matched(0)[0], torch.eye(16)[:8, list(range(8, 16)) + list(range(8))]
     W_U, ids = reversed_, torch.arange(8)
@@ -143,8 +130,3 @@ def test_a_head_that_copies_scores_one_and_one_that_negates_minus_one():
     W_O = W_V.mT.contiguous()
     assert torch.allclose(copying_scores(W_V, W_O, torch.eye(8)), torch.ones(1))
     assert torch.allclose(copying_scores(W_V, -W_O, torch.eye(8)), -torch.ones(1))
-
-
-def test_random_heads_score_about_nothing():
-    scores = copying_scores(random(200, 64, 16), random(200, 16, 64, seed=1), torch.eye(64))
-    assert abs(scores.mean().item()) < 0.05
