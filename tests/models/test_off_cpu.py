@@ -48,9 +48,8 @@ def test_a_difference_is_found_in_every_kind_of_model(family):
 def test_the_difference_is_the_largest_of_any_probability():
     model, other = opened("gpt2"), opened("gpt2")
     with torch.no_grad():
-        other.transformer.h[1].attn.c_attn.weight[:, :64] = (
-            0  # No queries and keys: even attention.
-        )
+        # No queries and keys: even attention.
+        other.transformer.h[1].attn.c_attn.weight[:, :64] = 0
         other.transformer.h[1].attn.c_attn.bias[:64] = 0
         apart = [
             (model(ids, output_attentions=True).attentions[1] - even).abs().max().item()

@@ -238,13 +238,6 @@ def test_distances_beyond_a_layers_window_are_missing_not_zero():
     assert frame.loc[frame["layer"] == 1, "induction_at_64"].notna().all()
 
 
-@pytest.mark.fault("B18")
-def test_a_length_beyond_the_context_is_refused():
-    message = "length must fit the model's context of 64 tokens, got 65"
-    with pytest.raises(interp.InputError, match=message):
-        interp.scan_heads(tiny("gpt2"), length=65)
-
-
 @pytest.mark.real_model
 def test_the_real_model_gives_the_same_scores_both_ways_at_1024_tokens(real_model):
     probe = tokens.repeated(real_model.vocabulary, rows=1, length=1024, bos=1, seed=0)
