@@ -31,11 +31,7 @@ CONTEXT = 8192
 
 
 def costs(seed: int) -> Iterator[Record]:
-    """All records on cost.
-
-    Args:
-        seed: Seed of the random inputs; the global random state does not change.
-    """
+    """All records on cost; the global random state does not change."""
     yield from loop_and_product(torch.Generator().manual_seed(seed))
     yield from operations()
     yield from score_memory()

@@ -105,9 +105,6 @@ def designed_layer(
         window: Number of tokens that the local head looks at, the query itself included.
         gates: Switch of each head, in the order of `NAMES`: a factor of its part of W_O.
         W_V: Values of each head; None: the one-hot word, for all.
-
-    Raises:
-        InputError: If the window is not from 1 to the number of words.
     """
     n, heads = len(sentence.words), len(NAMES)
     if not 1 <= window <= n:
@@ -156,11 +153,7 @@ def _steps_back(angle: float) -> Float[Tensor, "2 2"]:
 
 
 def patterns(*, window: int = 4) -> dict[str, Float[Tensor, "query key"]]:
-    """Causal attention pattern of each designed head on `EXAMPLE`, by name.
-
-    Args:
-        window: Number of tokens that the local head looks at, the query itself included.
-    """
+    """Causal attention pattern of each designed head on `EXAMPLE`, by name."""
     layer = designed_layer(EXAMPLE, window=window, gates=torch.ones(len(NAMES)))
     mask = causal_mask(len(EXAMPLE.words))
     by_head = multi_head_attention(embed(EXAMPLE)[None], layer, mask=mask).pattern[0]

@@ -44,9 +44,6 @@ def lab(parts: Mapping[str, Any], *, title: str = TITLE) -> str:
         parts: Sections that need a model: `circuit` from `interp.course.stepped.circuit` and
             `zoo` from `interp.course.zoo.zoo`. The page leaves out a section without its part.
         title: Title of the page.
-
-    Raises:
-        InputError: If a part is unknown.
     """
     if unknown := parts.keys() - {"circuit", "zoo"}:
         raise InputError(f"parts must be some of circuit, zoo, got {', '.join(sorted(unknown))}")

@@ -33,9 +33,6 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
         words: Text of each token.
         about: Description of the model and the tokens.
         kinds: For each kind `name`, `looks`, `ideal`, `head`, `score`, and `pattern`.
-
-    Raises:
-        InputError: If no head has a label.
     """
     length = min(LENGTH, model.n_ctx)
     probe = tokens.repeated(model.vocabulary, rows=1, length=length, bos=model.bos, seed=seed)
