@@ -66,12 +66,7 @@ class Kind:
         return self.scored_labels + ([] if self.forced is None else [self.forced])
 
     def __call__(
-        self,
-        tokens: Tokens,
-        special: Collection[int] = (),
-        *,
-        width: int = 8,
-        causal: bool = True,
+        self, tokens: Tokens, special: Collection[int] = (), *, width: int = 8, causal: bool = True
     ) -> Keys:
         """The positions where each query should look, for a local window of `width` tokens."""
         rule = self.rule if causal else self.both_ways

@@ -216,10 +216,7 @@ def share_within(
     slope for each head. On equal tokens attention is then geometric: a key one token farther back
     gets `exp(-slope)` times as much.
 
-    Args:
-        slope: Slope of the head, above 0.
-        width: Width in tokens, the query's own position included.
-        seen: Number of keys that each query sees.
+    `seen` is the number of keys that each query sees; `width` includes the query.
 
     Example:
         >>> from torch import tensor
@@ -247,10 +244,7 @@ def _with_slope(
 
 
 def _with_sink_named(
-    verdict: HeadLabel,
-    tokens: Tokens,
-    texts: Sequence[Sequence[str]],
-    special: Collection[int],
+    verdict: HeadLabel, tokens: Tokens, texts: Sequence[Sequence[str]], special: Collection[int]
 ) -> HeadLabel:
     """The verdict with `sink_at`: the special token that is the sink, or an ordinary one."""
     place = verdict.sink_position

@@ -21,18 +21,13 @@ WITHOUT_FLOAT64 = ("mps",)
 
 
 def attention_mass(
-    pattern: Float[Tensor, "batch head query=pos key=pos"],
-    keys: Int[Tensor, "batch query=pos m"],
+    pattern: Float[Tensor, "batch head query=pos key=pos"], keys: Int[Tensor, "batch query=pos m"]
 ) -> Float[Tensor, "batch head query=pos"]:
     """Attention probability that each query puts on its targets.
 
-    Args:
-        pattern: Attention after the softmax.
-        keys: Positions, as from `interp.kinds.targets`; -1 is no target.
-
     Returns:
         `sum over m of pattern[b, h, q, keys[b, q, m]]`, a probability in [0, 1];
-        0 for a query without targets, which does not count.
+        0 for a query without targets, which does not count. -1 in `keys` is no target.
 
     Example:
         >>> pattern = torch.tensor([[[[1.0, 0.0], [0.25, 0.75]]]])

@@ -227,13 +227,7 @@ def score_layer(
     questions: Questions,
     thresholds: Thresholds,
 ) -> LayerScores:
-    """Tally the answers of one layer.
-
-    Args:
-        attention: Pattern, or queries and keys, in float32; rows of padding are ignored.
-        questions: Questions from `ask`.
-        thresholds: Thresholds, for the sink columns.
-    """
+    """Tally the answers of one layer; rows of padding in a pattern are ignored."""
     tokens, fit, seen = questions.tokens, questions.fit, questions.seen
     if isinstance(attention, Tensor):
         real = rearrange(tokens != NONE, "b q -> b 1 q 1")
@@ -278,11 +272,7 @@ def score_layer(
 
 
 def targets_of(
-    kind: str,
-    tokens: Tokens,
-    special: Collection[int],
-    thresholds: Thresholds,
-    causal: bool = True,
+    kind: str, tokens: Tokens, special: Collection[int], thresholds: Thresholds, causal: bool = True
 ) -> Keys:
     """Targets of one kind, with the window's width from `thresholds`."""
     return KINDS[kind](tokens, special, width=thresholds.window_width, causal=causal)

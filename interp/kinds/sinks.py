@@ -58,11 +58,8 @@ def sink_columns(
     arXiv 2410.10781, section 3.2, without the trivial q = k). Both the nearer and the farther
     half of these queries must give that much, so that a near neighbour is no sink.
 
-    Args:
-        rows: Rows of the pattern for some queries.
-        later: Halves of those queries, from `halves`.
-        share: Least share, in (0, 1].
-        least: Least number of later queries.
+    `rows` are rows of the pattern for some queries, `later` the `halves` of these queries, and
+    `least` is the least number of later queries for a sink.
 
     Returns:
         Which columns are sinks; and the column with most attention of later queries, sink or not.

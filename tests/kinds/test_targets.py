@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from interp.kinds import targets
 from interp.kinds.kind import KINDS, kinds_of
-from interp.kinds.targets import (
-    NONE,
-    earlier_copies,
-    first_token,
-    ordinary,
-    positions,
-)
+from interp.kinds.targets import NONE, earlier_copies, first_token, ordinary, positions
 
 SPECIAL = (0, 1)
 
