@@ -51,7 +51,7 @@ class Effect:
     """
 
     value: float
-    interval: tuple[float, float]
+    interval: tuple[float, ...]
     random: tuple[float, ...]
 
     @property
