@@ -4,10 +4,12 @@ import json
 import os
 from collections import UserDict
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, TypeVar
 
 from interp.errors import InputError, quoted, reading
 from interp.files import content_of, staged, write_json
+
+_Result = TypeVar("_Result", bound="Saved")
 
 
 class Saved:
@@ -24,10 +26,11 @@ class Saved:
             write_json(scratch / path.name, self.to_json(), indent=self._indent)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls: type[_Result], path: str | os.PathLike[str]) -> _Result:
         """Read what `save` wrote."""
         with reading(path, f"a {cls.__name__} that save wrote"):
-            return cast(Any, cls).of_json(json.loads(content_of(Path(path))))
+            make: Any = cls
+            return make.of_json(json.loads(content_of(Path(path))))
 
 
 class Report(Saved, UserDict[str, Any]):
