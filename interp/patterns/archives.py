@@ -23,15 +23,7 @@ def read_file(path: str | os.PathLike[str], argument: str, endings: tuple[str, .
     """The array of a `.npy` file, arrays by name of `.npz` or `.safetensors`, ids of a text file.
 
     A `.npy` file is mapped into memory, so that only what is used is read. Pickled Python
-    objects are never opened.
-
-    Args:
-        path: The file.
-        argument: Name of the argument that it is given for.
-        endings: Endings that are read.
-
-    Raises:
-        InputError: If the file is missing, damaged or of another kind, or does not fit in memory.
+    objects are never opened. `argument` is the parameter that takes the file, in messages.
     """
     path = Path(path)
     if path.suffix.lower() not in endings:

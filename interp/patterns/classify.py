@@ -1,19 +1,20 @@
 """Labels from attention patterns of any source: `classify_heads`."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field, TypeAdapter
 
-from interp.errors import InputError, Whole, checked, quoted, validated
+from interp.errors import InputError, Whole, checked, validated
 from interp.kinds.labels import HeadLabel, judge_layer
 from interp.kinds.scores import Thresholds, as_thresholds, ask, score_layer
 from interp.kinds.targets import NONE, Blocks
 from interp.patterns.read import take
-from interp.patterns.tensor import as_numbers, as_special, check_pattern
+from interp.patterns.tensor import as_numbers, check_pattern, items
 
-_WIDTH = TypeAdapter(Annotated[Whole, Field(ge=1, lt=2**31)])
+_IDS = TypeAdapter(frozenset[Annotated[Whole, Field(ge=0)]])
+_WIDTHS = TypeAdapter(list[Annotated[Whole, Field(ge=1, lt=2**31)] | None])
 
 
 @checked
@@ -34,9 +35,8 @@ def classify_heads(
 
     Args:
         patterns: Attention after the softmax, from any source that `interp.read_patterns`
-            accepts: arrays `[head, query, key]`, `[batch, head, query, key]` or
-            `[layer, batch, head, query, key]`, or one `[batch, head, query, key]` per layer; a
-            file of them; what a library returned. One layer at a time is in memory as float32.
+            accepts, such as an array `[layer, batch, head, query, key]`. One layer at a time is
+            in memory as float32.
         tokens: Token ids that were run, `[pos]` or `[batch, pos]`, -1 for padding.
         special: Ids of special tokens (BOS, EOS, separators). The first token of a row is
             always treated as special.
@@ -56,9 +56,8 @@ def classify_heads(
         (induction without a repeat, anything on two tokens) are absent from its scores.
 
     Raises:
-        InputError: If shapes disagree, a real query's row holds NaN, has negative entries,
-            looks ahead (unless `causal` is False) or does not sum to 1 (with `learned_sinks`:
-            to no more), or the patterns are one text's attention to another.
+        InputError: If the patterns are no attention over the tokens (see `read_patterns`), or are
+            one text's attention to another.
 
     Example:
         >>> tokens = [0, 11, 12, 13, 14, 15, 16, 17, 18, 19]
@@ -68,18 +67,20 @@ def classify_heads(
         'previous token'
     """
     ran = take(patterns, tokens)
-    if ran.stack == "cross":
-        raise InputError(
-            "patterns must be a text's attention to itself, got cross-attention, where no kind of"
-            " head is defined"
-        )
+    if ran.stack == "cross":  # No kind of head is defined there.
+        raise InputError("patterns must be a text's attention to itself, got cross-attention")
     learned_sinks = ran.learned_sinks if learned_sinks is None else learned_sinks
     causal = ran.causal if causal is None else causal
-    special = as_special(ran.special if special is None else special)
+    special = validated("special", items(ran.special if special is None else special), _IDS)
     numbers = as_numbers(ran.layers if layers is None else layers)
-    if len(numbers) != len(ran.arrays):
-        raise InputError(f"layers must name all {len(ran.arrays)} layers, got {len(numbers)}")
-    windows = as_windows(ran.windows if windows is None else windows, len(numbers))
+    count = len(ran.arrays)
+    given: Any = ran.windows if windows is None else windows
+    given = [None] * count if given is None else items(given)
+    widths = validated("windows", given, _WIDTHS)
+    if not count == len(numbers) == len(widths):
+        got = f"{len(numbers)} and {len(widths)}"
+        raise InputError(f"layers and windows must have an entry for each of {count}, got {got}")
+    windows = [one if isinstance(one, Blocks) else width for one, width in zip(given, widths)]
     thresholds = as_thresholds(thresholds)
 
     labels = []
@@ -93,9 +94,8 @@ def classify_heads(
             learned_sinks=learned_sinks,
             causal=causal,
         )
-        questions = ask(
-            ran.tokens, special=special, window=window, thresholds=thresholds, causal=causal
-        )
+        context = {"special": special, "window": window, "causal": causal}
+        questions = ask(ran.tokens, thresholds=thresholds, **context)
         scores = score_layer(pattern, questions, thresholds).measured(thresholds.min_queries)
         local = questions.fit & (questions.keys["local_window"] != NONE).any(-1)
         labels += judge_layer(
@@ -103,28 +103,9 @@ def classify_heads(
             scores,
             ran.tokens,
             thresholds,
-            special=special,
-            causal=causal,
-            window=window,
+            **context,
             texts=ran.texts if special else None,
             alibi_slopes=ran.alibi_slopes,
             seen=questions.seen[local],
         )
     return labels
-
-
-def as_windows(windows: Any, number: int) -> list[int | None]:
-    """How far back each of `number` layers may look; no limits if `windows` is None.
-
-    Raises:
-        InputError: If there is not one entry for each layer, or one is neither None nor a whole
-            number from 1 to 2,147,483,647.
-    """
-    if windows is None:
-        return [None] * number
-    listed = [*windows] if isinstance(windows, Iterable) else []
-    if len(listed) != number:
-        got = quoted(windows)
-        raise InputError(f"windows must have one entry for each of {number} layers, got {got}")
-    widths = [None if one is None else validated("windows", one, _WIDTH) for one in listed]
-    return [one if isinstance(one, Blocks) else width for one, width in zip(listed, widths)]

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from interp.errors import InputError
+from interp.errors import InputError, quoted
 from interp.kinds.looks import ideal
 from interp.kinds.mass import FromPattern, attention_mass, visible_keys
 from interp.kinds.scores import Thresholds
@@ -53,9 +53,8 @@ class Definition:
         range: The least and the greatest value there can be, on any prompt.
         source: Who defined it, and when.
         score: One number per head, from a pattern and its tokens, none of which is padding.
-        perfect: From the tokens, the pattern of a head that does nothing else: it spreads its
-            attention evenly on what the score looks for, and rests on the first token where
-            there is nothing. For `distance` and `entropy`, the pattern with the highest score.
+        perfect: From the tokens, the pattern of a head that attends evenly to what the score looks
+            for, else to the first token. For `distance` and `entropy`, that of the highest score.
     """
 
     name: str
@@ -68,9 +67,6 @@ class Definition:
 
     def ceiling(self, tokens: Int[Tensor, "batch pos"]) -> float:
         """What a perfect head scores on these tokens.
-
-        Raises:
-            InputError: If the score is not defined on these tokens.
 
         Example:
             >>> tokens = torch.tensor([[0, 5, 6, 7, 8, 5, 6, 7, 8]])
@@ -99,8 +95,7 @@ def scores_by_definition(
             `mul_...` and `diagonal_without_first` divide by it.
 
     Raises:
-        InputError: If a name is not known, if a score that is named is not defined on these
-            tokens, if there is padding, or if the pattern is not causal attention over them.
+        InputError: If a named score is not defined on these tokens, or if there is padding.
 
     Example:
         >>> tokens = torch.tensor([[3, 1, 4, 1]])
@@ -123,27 +118,17 @@ def scores_by_definition(
 
 
 def check_names(names: Collection[str], argument: str = "names") -> None:
-    """Refuse what is not in `DEFINITIONS`.
-
-    Raises:
-        InputError: If a name is not known; `argument` is what the caller calls them.
-    """
-    listed = ", ".join(DEFINITIONS)
-    if isinstance(names, str) or not isinstance(names, Collection):
-        raise InputError(f"{argument} must be a list of names among {listed}, got {names!r}")
-    for name in names:
-        if not isinstance(name, str) or name not in DEFINITIONS:
-            raise InputError(f"{argument} must be among {listed}, got {name!r}")
+    """Refuse what is not in `DEFINITIONS`; `argument` is what the caller calls the names."""
+    wrong = [names] if isinstance(names, str) else [one for one in names if one not in DEFINITIONS]
+    if wrong:
+        listed = ", ".join(DEFINITIONS)
+        raise InputError(f"{argument} must be a list of {listed}, got {quoted(wrong)}")
 
 
 def perfect_pattern(
     tokens: Int[Tensor, "batch pos"], kind: str
 ) -> Float[Tensor, "batch 1 query=pos key=pos"]:
-    """Attention of a head that does one thing: evenly on the kind's targets, else at rest.
-
-    Args:
-        tokens: Without padding.
-        kind: Name of a kind of causal models (`interp.kinds.kind.KINDS`).
+    """Attention of a causal head of one kind: evenly on the kind's targets, else at rest.
 
     Example:
         >>> perfect_pattern(torch.tensor([[0, 7, 8, 7]]), "duplicate_token")[0, 0, 3]
@@ -160,48 +145,25 @@ def blocks(tokens: Int[Tensor, "batch pos"]) -> list[tuple[int, int]]:
     The period is the least distance, of two tokens at least, at which all that follows is
     a repeat; at least half a copy must follow the block.
 
-    Raises:
-        InputError: If a row is not a block and its copies.
-
     Example:
         >>> blocks(torch.tensor([[5, 6, 7, 5, 6, 7], [0, 5, 6, 5, 6, 5]]))
         [(0, 3), (1, 2)]
     """
     found = []
     for number, row in enumerate(tokens):
-        possible = ((start, _period(row[start:])) for start in (0, 1))
-        one = next(((start, period) for start, period in possible if period is not None), None)
+        n = len(row)
+        periods = (
+            (start, period)
+            for start in (0, 1)
+            for period in range(2, 2 * (n - start) // 3 + 1)
+            if torch.equal(row[start + period :], row[start : n - period])
+        )
+        one = next(periods, None)
         if one is None:
-            raise InputError(
-                "tokens must be a block and its copies, with or without one token before them,"
-                f" got row {number} without a period"
-            )
+            rule = "be a block and its copies, with or without one token before them"
+            raise InputError(f"tokens must {rule}, got row {number} without a period")
         found.append(one)
     return found
-
-
-def _period(row: Int[Tensor, " pos"]) -> int | None:
-    candidates = range(2, 2 * len(row) // 3 + 1)
-    return next((p for p in candidates if torch.equal(row[p:], row[:-p])), None)
-
-
-# Patterns of perfect heads.
-
-
-def _even(chosen: _Pairs) -> Float[Tensor, "batch 1 query key"]:
-    """Each query's attention spread evenly over its chosen keys; on the first where none is."""
-    first = torch.zeros_like(chosen)
-    first[..., 0] = True
-    kept = torch.where(chosen.any(-1, keepdim=True), chosen, first).float()
-    return rearrange(kept / kept.sum(-1, keepdim=True), "b q k -> b 1 q k")
-
-
-def _everywhere(tokens: _Tokens) -> Float[Tensor, "batch 1 query key"]:
-    return _even((tokens[:, :, None] != NONE).expand(-1, -1, tokens.shape[1]).tril())
-
-
-def _looking_at(pairs: Callable[[_Tokens], _Pairs], tokens: _Tokens) -> Float[Tensor, "b 1 q k"]:
-    return _even(pairs(tokens))
 
 
 # The pairs of a query and a key that a detector looks for.
@@ -223,14 +185,46 @@ def _followers(tokens: _Tokens) -> _Pairs:
     return pad(_copies(tokens)[..., :-1], (1, 0))
 
 
-_DETECTED = {
-    "induction": (_followers, "token[k-1] = token[q] and k <= q"),
-    "duplicate_token": (_copies, "token[k] = token[q] and k < q"),
-    "previous_token": (_previous, "k = q - 1"),
-}
+def _visible(tokens: _Tokens) -> _Pairs:
+    """Where k <= q."""
+    return (tokens[:, :, None] != NONE).expand(-1, -1, tokens.shape[1]).tril()
 
 
-# The scores.
+def _even(pairs: Callable[[_Tokens], _Pairs], tokens: _Tokens) -> Float[Tensor, "batch 1 q k"]:
+    """Each query's attention spread evenly over its keys; on the first where it has none."""
+    chosen = pairs(tokens)
+    first = torch.zeros_like(chosen)
+    first[..., 0] = True
+    kept = torch.where(chosen.any(-1, keepdim=True), chosen, first).float()
+    return rearrange(kept / kept.sum(-1, keepdim=True), "b q k -> b 1 q k")
+
+
+DEFINITIONS: dict[str, Definition] = {}
+"""Every definition by name."""
+
+
+def _defined(
+    name: str,
+    formula: str,
+    source: str,
+    *,
+    kind: str = "induction",
+    range: tuple[float, float] = (0.0, 1.0),
+    perfect: Callable[[_Tokens], Float[Tensor, "batch 1 query key"]] | None = None,
+) -> Callable[[Callable[..., _PerHead]], Callable[..., _PerHead]]:
+    """Add the decorated score to `DEFINITIONS`; its perfect head is that of `kind`."""
+
+    def add(score: Callable[..., _PerHead]) -> Callable[..., _PerHead]:
+        ideal_head = perfect or partial(perfect_pattern, kind=kind)
+        DEFINITIONS[name] = Definition(name, kind, formula, range, source, score, ideal_head)
+        return score
+
+    return add
+
+
+def _require_a_repeat(there: Bool[Tensor, "..."]) -> None:
+    if not there.any():
+        raise InputError("tokens must repeat, got none with an earlier copy to look at")
 
 
 def _stripe_and_chance(pattern: _Pattern, tokens: _Tokens) -> tuple[_PerHead, Float[Tensor, ""]]:
@@ -243,25 +237,42 @@ def _stripe_and_chance(pattern: _Pattern, tokens: _Tokens) -> tuple[_PerHead, Fl
     return mass / counted.sum(), even[counted].mean()
 
 
-def _require_a_repeat(there: Bool[Tensor, "..."]) -> None:
-    if not there.any():
-        raise InputError("tokens must repeat, got none with an earlier copy to look at")
-
-
+@_defined(
+    "stripe",
+    "sum of A[q,k] over the induction targets k of q, mean over q that have any",
+    "here, interp.kinds.targets; the pairs are those of Olsson et al. 2022 (2209.11895)",
+)
 def _stripe(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     return _stripe_and_chance(pattern, tokens)[0]
 
 
+@_defined(
+    "excess",
+    "(stripe - chance) / (1 - chance); chance is the stripe of even attention",
+    "here, interp.kinds.labels.excess",
+    range=(-inf, 1.0),
+)
 def _excess(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     stripe, chance = _stripe_and_chance(pattern, tokens)
     return (stripe - chance) / (1 - chance)
 
 
+@_defined(
+    "boost",
+    "stripe / chance; chance is the stripe of even attention",
+    "here: how many times what even attention has",
+    range=(0.0, inf),
+)
 def _boost(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     stripe, chance = _stripe_and_chance(pattern, tokens)
     return stripe / chance
 
 
+@_defined(
+    "diagonal",
+    "mean of A[q,k] over k = q - period + 1, k >= 0",
+    "TransformerLens Main_Demo (Nanda 2022) on [x, x]; ARENA 1.2 on [BOS, x, x]",
+)
 def _diagonal(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     # Its first entry is no induction: the query before the first copy looks at key 0.
     means = [
@@ -271,12 +282,23 @@ def _diagonal(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     return torch.stack(means).mean(0)
 
 
+@_defined(
+    "diagonal_without_first",
+    "mean of A[q,k] / sum_j>0 (A[q,j] + 1e-6) over k = q - period + 1, k > 0",
+    "Song, Xu and Zhong 2024, code of ood-generalization-via-composition",
+)
 def _diagonal_without_first(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     kept = pattern[..., 1:, 1:]
     # A row that is all on the first key has nothing left, and counts as 0.
     return _diagonal(kept / (kept + ADDED).sum(-1, keepdim=True), tokens)
 
 
+@_defined(
+    "prefix_mean",
+    "mean of A[q,k] over all pairs with token[k-1] = token[q] and k <= q",
+    "Olsson et al. 2022 (arXiv 2209.11895), prefix matching, with its erratum",
+    perfect=partial(_even, _followers),
+)
 def _prefix_mean(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     there = _followers(tokens)
     _require_a_repeat(there)
@@ -284,6 +306,12 @@ def _prefix_mean(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     return total / there.sum()
 
 
+@_defined(
+    "prefix_sum",
+    "sum of A[q, q - r period + 1] over r >= 1, mean over q after the first copy",
+    "Crosbie and Shutova 2024, code of Induction_Heads_ICL, less A[q,1] which that adds for the"
+    " last q of each copy",
+)
 def _prefix_sum(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     means = []
     for row, (start, period) in zip(pattern, blocks(tokens), strict=True):
@@ -307,148 +335,64 @@ def _abs(pattern: _Pattern, tokens: _Tokens, *, pairs: Callable[[_Tokens], _Pair
     return 1 - ((pattern - there).abs().sum((-2, -1)) / tokens.shape[1]).mean(0)
 
 
+for _measure, _score, _formula, _least in (
+    ("mul", _mul, "sum(A D) / sum(A)", 0.0),
+    ("abs", _abs, "1 - sum|A - D| / n, not rounded", -inf),
+):
+    for _kind, _pairs, _where in (
+        ("induction", _followers, "token[k-1] = token[q] and k <= q"),
+        ("duplicate_token", _copies, "token[k] = token[q] and k < q"),
+        ("previous_token", _previous, "k = q - 1"),
+    ):
+        _defined(
+            f"{_measure}_{_kind}",
+            f"{_formula}, mean over rows; D[q,k] = 1 where {_where}, else 0",
+            f"TransformerLens 4.3 (2026), detect_head with error_measure={_measure!r}",
+            kind=_kind,
+            range=(_least, 1.0),
+            perfect=partial(_even, _pairs),
+        )(partial(_score, pairs=_pairs))
+
+
+@_defined(
+    "sink_mean",
+    "alpha, the mean of A[q,0] over q, the first among them; mean over rows",
+    "Gu et al. 2024 (arXiv 2410.10781), section 3.2",
+    kind="sink",
+)
 def _sink_mean(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     return reduce(pattern[..., 0], "b h q -> h", "mean")
 
 
+@_defined(
+    "sink_rate",
+    f"share of rows with alpha > {EPSILON}",
+    "Gu et al. 2024 (arXiv 2410.10781), section 3.2, code of Attention-Sink",
+    kind="sink",
+)
 def _sink_rate(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     return (reduce(pattern[..., 0], "b h q -> b h", "mean") > EPSILON).float().mean(0)
 
 
+@_defined(
+    "mean_distance",
+    "sum over k of A[q,k] (q - k), mean over q, in tokens",
+    "Vig and Belinkov 2019",
+    kind="distance",
+    range=(0.0, inf),
+    perfect=partial(perfect_pattern, kind="sink"),
+)
 def _mean_distance(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     return reduce(FromPattern(pattern).means().distance, "b h q -> h", "mean")
 
 
+@_defined(
+    "entropy",
+    "- sum over k of A[q,k] ln A[q,k], mean over q, in nats",
+    "Clark et al. 2019, section 3",
+    kind="entropy",
+    range=(0.0, inf),
+    perfect=partial(_even, _visible),
+)
 def _entropy(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
     return reduce(FromPattern(pattern).means().entropy, "b h q -> h", "mean")
-
-
-_INDUCTION = partial(perfect_pattern, kind="induction")
-_RESTING = partial(perfect_pattern, kind="sink")
-
-
-def _detection(measure: str, kind: str) -> Definition:
-    """A score of TransformerLens' head detector."""
-    pairs, where = _DETECTED[kind]
-    score, formula, least = {
-        "mul": (_mul, "sum(A D) / sum(A)", 0.0),
-        "abs": (_abs, "1 - sum|A - D| / n, not rounded", -inf),
-    }[measure]
-    return Definition(
-        name=f"{measure}_{kind}",
-        kind=kind,
-        formula=f"{formula}, mean over rows; D[q,k] = 1 where {where}, else 0",
-        range=(least, 1.0),
-        source=f"TransformerLens 4.3 (2026), detect_head with error_measure={measure!r}",
-        score=partial(score, pairs=pairs),
-        perfect=partial(_looking_at, pairs),
-    )
-
-
-_ALL = [
-    Definition(
-        name="stripe",
-        kind="induction",
-        formula="sum of A[q,k] over the induction targets k of q, mean over q that have any",
-        range=(0.0, 1.0),
-        source="here, interp.kinds.targets; the pairs are those of Olsson et al. 2022 (2209.11895)",
-        score=_stripe,
-        perfect=_INDUCTION,
-    ),
-    Definition(
-        name="excess",
-        kind="induction",
-        formula="(stripe - chance) / (1 - chance); chance is the stripe of even attention",
-        range=(-inf, 1.0),
-        source="here, interp.kinds.labels.excess",
-        score=_excess,
-        perfect=_INDUCTION,
-    ),
-    Definition(
-        name="boost",
-        kind="induction",
-        formula="stripe / chance; chance is the stripe of even attention",
-        range=(0.0, inf),
-        source="here: how many times what even attention has",
-        score=_boost,
-        perfect=_INDUCTION,
-    ),
-    Definition(
-        name="diagonal",
-        kind="induction",
-        formula="mean of A[q,k] over k = q - period + 1, k >= 0",
-        range=(0.0, 1.0),
-        source="TransformerLens Main_Demo (Nanda 2022) on [x, x]; ARENA 1.2 on [BOS, x, x]",
-        score=_diagonal,
-        perfect=_INDUCTION,
-    ),
-    Definition(
-        name="diagonal_without_first",
-        kind="induction",
-        formula="mean of A[q,k] / sum_j>0 (A[q,j] + 1e-6) over k = q - period + 1, k > 0",
-        range=(0.0, 1.0),
-        source="Song, Xu and Zhong 2024, code of ood-generalization-via-composition",
-        score=_diagonal_without_first,
-        perfect=_INDUCTION,
-    ),
-    Definition(
-        name="prefix_mean",
-        kind="induction",
-        formula="mean of A[q,k] over all pairs with token[k-1] = token[q] and k <= q",
-        range=(0.0, 1.0),
-        source="Olsson et al. 2022 (arXiv 2209.11895), prefix matching, with its erratum",
-        score=_prefix_mean,
-        perfect=partial(_looking_at, _followers),
-    ),
-    Definition(
-        name="prefix_sum",
-        kind="induction",
-        formula="sum of A[q, q - r period + 1] over r >= 1, mean over q after the first copy",
-        range=(0.0, 1.0),
-        source="Crosbie and Shutova 2024, code of Induction_Heads_ICL, less A[q,1] which that"
-        " adds for the last q of each copy",
-        score=_prefix_sum,
-        perfect=_INDUCTION,
-    ),
-    *(_detection("mul", kind) for kind in _DETECTED),
-    *(_detection("abs", kind) for kind in _DETECTED),
-    Definition(
-        name="sink_mean",
-        kind="sink",
-        formula="alpha, the mean of A[q,0] over q, the first among them; mean over rows",
-        range=(0.0, 1.0),
-        source="Gu et al. 2024 (arXiv 2410.10781), section 3.2",
-        score=_sink_mean,
-        perfect=_RESTING,
-    ),
-    Definition(
-        name="sink_rate",
-        kind="sink",
-        formula=f"share of rows with alpha > {EPSILON}",
-        range=(0.0, 1.0),
-        source="Gu et al. 2024 (arXiv 2410.10781), section 3.2, code of Attention-Sink",
-        score=_sink_rate,
-        perfect=_RESTING,
-    ),
-    Definition(
-        name="mean_distance",
-        kind="distance",
-        formula="sum over k of A[q,k] (q - k), mean over q, in tokens",
-        range=(0.0, inf),
-        source="Vig and Belinkov 2019",
-        score=_mean_distance,
-        perfect=_RESTING,
-    ),
-    Definition(
-        name="entropy",
-        kind="entropy",
-        formula="- sum over k of A[q,k] ln A[q,k], mean over q, in nats",
-        range=(0.0, inf),
-        source="Clark et al. 2019, section 3",
-        score=_entropy,
-        perfect=_everywhere,
-    ),
-]
-
-DEFINITIONS: dict[str, Definition] = {definition.name: definition for definition in _ALL}
-"""Every definition by name."""

@@ -74,32 +74,19 @@ def read_patterns(
     Returns:
         `[layer, batch, head, query, key]` in float32 with its `tokens` and `layers`;
         its `texts` are the ids where no tokenizer is known. Rows of padding are 0.
-
-    Raises:
-        InputError: If there is no attention, names match no layer, or it is no attention
-            over the tokens, as `interp.classify_heads` says.
     """
     ran = take(source, tokens)
-    ran = replace(
-        ran,
-        tokens=ran.tokens.cpu(),
-        learned_sinks=ran.learned_sinks if learned_sinks is None else learned_sinks,
-        causal=ran.causal if causal is None else causal,
-    )
+    options = {"learned_sinks": learned_sinks, "causal": causal}
+    options = {name: getattr(ran, name) if one is None else one for name, one in options.items()}
+    ran = replace(ran, tokens=ran.tokens.cpu(), **options)
     shape, *others = {tuple(layer.shape) for layer in ran.arrays}
     if others:
-        shapes = [shape, *others]
-        raise InputError(f"patterns must have one shape, got {shapes}; classify_heads takes them")
+        raise InputError(f"patterns must have one shape a layer, got {[shape, *others]}")
     stack = torch.empty(len(ran.arrays), *shape, dtype=torch.float32)
     for own, layer, number in zip(stack, ran.arrays, ran.layers):
         own.copy_(layer.detach())
         check_pattern(
-            own,
-            ran.tokens,
-            where=f"layer {number}",
-            learned_sinks=ran.learned_sinks,
-            causal=ran.causal,
-            key_tokens=ran.key_tokens,
+            own, ran.tokens, where=f"layer {number}", key_tokens=ran.key_tokens, **options
         )
     stack.masked_fill_((ran.tokens == NONE)[None, :, None, :, None], 0)
     texts = ran.texts or [[f"<{i}>" for i in row[row != NONE].tolist()] for row in ran.tokens]
@@ -110,10 +97,6 @@ def take(source: Any, tokens: Any = None) -> Ran:
     """The layers and token ids of any source that `read_patterns` accepts, not checked yet.
 
     What a buffer of fixed size has beyond the tokens is left out if it is 0.
-
-    Raises:
-        InputError: If there is no attention, names match no layer, or token ids are
-            neither given nor in the source, or both and differ.
     """
     if isinstance(source, Ran):
         return source if tokens is None else replace(source, tokens=_ids(tokens, source.tokens))
@@ -204,13 +187,10 @@ def by_layer(named: Any) -> tuple[Any, list[int] | None]:
         return named[whole[0]], None
     if not known and not hooked and _OUTPUTS & {*names}:
         raise InputError(FUSED)
-    if unknown := [name for name in numbered if name not in known]:
-        raise InputError(
-            "patterns must be named by layer, as layer0, 0 or blocks.0.attn.hook_pattern,"
-            f" got {quoted(unknown)}"
-        )
-    if not known:
-        raise InputError("patterns must hold arrays, got none")
+    unknown = [name for name in numbered if name not in known]
+    if unknown or not known:
+        rule = "named by layer, as layer0, 0 or blocks.0.attn.hook_pattern"
+        raise InputError(f"patterns must be {rule}, got {quoted(unknown)}")
     if [*known] == ["arr_0"]:  # numpy's name of an array without one.
         return named["arr_0"], None
     order = sorted(known, key=lambda name: known[name])
@@ -246,33 +226,28 @@ def saved(value: Any) -> Any:
 
 def carries_tokens(source: Any) -> bool:
     """Whether a source has its token ids, or is a file, which may have them."""
-    if hasattr(source, "tokens") or isinstance(source, str | os.PathLike):
-        return True
-    return _is_mapping(source) and any(name in source for name in IDS)
+    named = _is_mapping(source) and any(name in source for name in IDS)
+    return named or hasattr(source, "tokens") or isinstance(source, str | os.PathLike)
 
 
 def _is_mapping(source: Any) -> bool:
     """Whether arrays go by name: also in an ActivationCache, but not in a pandas column."""
-    return isinstance(source, Mapping) or (
-        hasattr(source, "keys")
-        and hasattr(source, "__getitem__")
-        and getattr(source, "ndim", 0) != 1
-    )
+    named = hasattr(source, "keys") and hasattr(source, "__getitem__")
+    return isinstance(source, Mapping) or (named and getattr(source, "ndim", 0) != 1)
 
 
 def _cropped(layer: Tensor, length: int) -> Tensor:
     """Without what a buffer of fixed size has after the tokens, if that is all 0."""
-    if layer.shape[2] < length or layer.shape[3] < length:
+    small = min(layer.shape[2:]) < length
+    if small or layer[:, :, length:].any() or layer[..., length:].any():
         return layer
-    beyond = bool(layer[:, :, length:].any() or layer[..., length:].any())
-    return layer if beyond else layer[:, :, :length, :length]
+    return layer[:, :, :length, :length]
 
 
 def _is_generated(attention: Any) -> bool:
     """Whether layers are nested in steps, as `generate(output_attentions=True)` does."""
-    if not isinstance(attention, list | tuple) or not attention:
-        return False
-    if not all(isinstance(step, list | tuple) for step in attention):
+    nested = isinstance(attention, list | tuple) and len(attention) > 0
+    if not nested or not all(isinstance(step, list | tuple) for step in attention):
         return False
     return all(getattr(one, "ndim", 4 * (one is None)) == 4 for step in attention for one in step)
 
@@ -297,21 +272,18 @@ def _stitch(layer: int, steps: Sequence[Any]) -> Float[Tensor, "batch head pos p
     done = 0
     for number, step in enumerate(steps):
         block = as_tensor(step, "patterns must be arrays of numbers").detach()
+        place = f"step {number} of layer {layer}; run the model once on the whole text instead"
         queries, keys = block.shape[2:]
         if blocks and queries == keys == done + 1:
             blocks, done = [], 0  # All rows again: there was no cache.
         done += queries
         grows = not blocks or block.shape[:2] == blocks[0].shape[:2]
         if not grows or keys < done:
-            raise InputError(
-                f"patterns of generation must grow by one key a step, got {tuple(block.shape)}"
-                f" at step {number} of layer {layer}; run the model once on the whole text instead"
-            )
+            got = f"{tuple(block.shape)} at {place}"
+            raise InputError(f"patterns of generation must grow by one key a step, got {got}")
         if block[..., done:].any():  # So are rows of left padding in a cache of fixed size.
-            raise InputError(
-                f"patterns of generation must be 0 after token {done}, got more at step {number}"
-                f" of layer {layer}; run the model once on the whole text instead"
-            )
+            rule = f"be 0 after token {done}, got more at {place}"
+            raise InputError(f"patterns of generation must {rule}")
         blocks.append(block)
     # A negative pad cuts the unfilled columns of a cache of fixed size.
     rows = [torch.nn.functional.pad(block, (0, done - block.shape[3])) for block in blocks]

@@ -62,19 +62,13 @@ class Ran:
 
     def beginning(self, most: int) -> "Ran":
         """The same of the first `most` tokens of each row."""
-        keys, texts, key_texts = self.key_tokens, self.texts, self.key_texts
-        return replace(
-            self,
-            tokens=self.tokens[:, :most],
-            texts=None if texts is None else [row[:most] for row in texts],
-            key_tokens=None if keys is None else keys[:, :most],
-            key_texts=None if key_texts is None else [row[:most] for row in key_texts],
-        )
+        texts = {name: getattr(self, name) for name in ("texts", "key_texts")}
+        cut = {name: rows and [row[:most] for row in rows] for name, rows in texts.items()}
+        keys = None if self.key_tokens is None else self.key_tokens[:, :most]
+        return replace(self, tokens=self.tokens[:, :most], key_tokens=keys, **cut)
 
 
-class _OwnNames(type(Tensor)):
-    """Lists a class's own names in `help`, without the thousand of `torch.Tensor`."""
-
+class _OwnNames(type(Tensor)):  # For `help`, without the thousand names of `torch.Tensor`.
     def __dir__(cls) -> list[str]:
         return [name for name in vars(cls) if not name.startswith("_")]
 
@@ -114,10 +108,7 @@ class AttentionPatterns(Tensor, metaclass=_OwnNames):
         return patterns
 
     def beginning(self, most: int) -> "AttentionPatterns":
-        """Attention among the first `most` tokens.
-
-        Rows of causal patterns are complete; other rows lack what goes to later tokens.
-        """
+        """Attention among the first `most` tokens: in causal patterns, all of it."""
         cut = self.as_subclass(Tensor)[..., :most, :most]
         return AttentionPatterns.of(cut, self.ran.beginning(most))
 
@@ -132,11 +123,10 @@ class AttentionPatterns(Tensor, metaclass=_OwnNames):
         if self.ndim != 5 or not len(self.tokens):
             return super().__repr__(tensor_contents=tensor_contents)
         count, batch, heads = self.shape[:3]
-        counted = tuple(self.layers) == tuple(range(count))
+        numbers = "" if [*self.layers] == [*range(count)] else f" {quoted([*self.layers])}"
         over = "" if self.key_tokens is None else f" over {_lengths(self.key_tokens)}"
         parts = [
-            f"{_counted(count, 'layer')}{'' if counted else f' {quoted(list(self.layers))}'}"
-            f" of {_counted(heads, 'head')}",
+            f"{_counted(count, 'layer')}{numbers} of {_counted(heads, 'head')}",
             f"{_counted(batch, 'prompt')} of {_lengths(self.tokens)}{over}",
             *([self.stack] if self.stack else []),
             *["both ways"] * (not self.causal and self.stack != "cross"),
@@ -199,24 +189,19 @@ def as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
 
 
 _LAYERS = TypeAdapter(list[Annotated[Whole, Field(ge=0, lt=MOST_LAYERS)]])
-_IDS = TypeAdapter(frozenset[Annotated[Whole, Field(ge=0)]])
 
 
-def _items(values: Any) -> Any:
+def items(values: Any) -> Any:
+    """A list of an iterable, since pydantic refuses arrays; text and others as they are."""
     return [*values] if isinstance(values, Iterable) and not isinstance(values, str) else values
 
 
 def as_numbers(layers: Any) -> list[int]:
     """Numbers of layers, from 0 to 999, each once."""
-    numbers = validated("layers", _items(layers), _LAYERS)
+    numbers = validated("layers", items(layers), _LAYERS)
     if len(set(numbers)) < len(numbers):
         raise InputError(f"layers must name each layer once, got {numbers}")
     return numbers
-
-
-def as_special(special: Any) -> frozenset[int]:
-    """Ids of special tokens, checked."""
-    return validated("special", _items(special), _IDS)
 
 
 def as_tensor(values: Any, rule: str) -> Tensor:
@@ -255,10 +240,8 @@ def check_pattern(
     keyed = tokens if key_tokens is None else key_tokens
     shapes = (*tokens.shape, *keyed.shape)
     if shapes != (len(pattern), pattern.shape[2], len(pattern), pattern.shape[3]):
-        raise InputError(
-            f"tokens must match the patterns, got tokens {tuple(tokens.shape)} for"
-            f" {tuple(pattern.shape)} (batch, head, query, key) in {where}"
-        )
+        got = f"{tuple(tokens.shape)} for {tuple(pattern.shape)} in {where}"
+        raise InputError(f"tokens must match the patterns [batch, head, query, key], got {got}")
     real = tokens != NONE
     rows = torch.where(rearrange(real, "b q -> b 1 q 1"), pattern, 0)
     if not rows.isfinite().all():
@@ -276,11 +259,9 @@ def check_pattern(
     if astray > 1e-6:
         ahead = causal and rows.triu(1).sum(-1).amax().item() > 1e-6
         hint = "; of a bidirectional model, give causal=False (--both-ways)" if ahead else ""
-        rule = "be causal, leave padding alone" if causal else "leave padding alone"
-        raise InputError(
-            f"patterns must {rule} and keep to the layer's window:"
-            f" a query in {where} puts {astray:.3g} of its attention elsewhere{hint}"
-        )
+        rule = f"{'be causal, ' * causal}leave padding alone and keep to the layer's window"
+        puts = f"a query in {where} puts {astray:.3g} of its attention elsewhere"
+        raise InputError(f"patterns must {rule}: {puts}{hint}")
     above = rows.sum(-1) - 1
     off = torch.where(real[:, None], above if learned_sinks else above.abs(), 0)
     if off.max() > 0.01:

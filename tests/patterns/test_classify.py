@@ -11,7 +11,6 @@ from scored import scored
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.heads import Head
 from interp.kinds.kind import FORCED_WINDOW, LABELS
 from interp.kinds.labels import MIXED, NOT_ENOUGH, HeadLabel, excess
 from interp.kinds.probes import repeated
@@ -522,42 +521,6 @@ def heads_of_two_layers() -> Tensor:
     )
 
 
-NAMES = {
-    (0, 0): "induction",
-    (0, 1): "previous token",
-    (1, 0): "sink",
-    (1, 1): "duplicate token",
-}
-
-
-def names(verdicts: list[HeadLabel]) -> dict[Head, str]:
-    return {verdict.head: verdict.label for verdict in verdicts}
-
-
-CONTAINERS: dict[str, Callable[[Tensor], Any]] = {
-    "a tensor": lambda stack: stack,
-    "a tuple of layers": lambda stack: tuple(stack),
-    "a list of layers": lambda stack: list(stack),
-    "an array": lambda stack: stack.numpy(),
-    "a tuple of arrays": lambda stack: tuple(stack.numpy()),
-    "a tensor that wants gradients": lambda stack: stack.clone().requires_grad_(),
-    "a tensor with strides": lambda stack: stack.transpose(-1, -2).contiguous().transpose(-1, -2),
-}
-
-
-@pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
-def test_all_layers_at_once_come_back_by_layer_and_head(container):
-    verdicts = classify_heads(container(heads_of_two_layers()), ROWS["right padding"])
-    assert names(verdicts) == NAMES
-    assert [verdict.head for verdict in verdicts] == sorted(verdict.head for verdict in verdicts)
-
-
-@pytest.mark.parametrize("ids", [BASE[0], BASE, BASE[0].tolist(), BASE.numpy(), BASE.int()])
-def test_one_prompt_may_come_without_the_batch_axis(ids):
-    pattern = torch.cat([planted(BASE, induction), planted(BASE, back(1))], dim=1)[0]
-    assert names(classify_heads(pattern, ids)) == {(0, 0): "induction", (0, 1): "previous token"}
-
-
 def test_layers_keep_their_own_numbers():
     verdicts = classify_heads(heads_of_two_layers(), ROWS["right padding"], layers=[3, 17])
     assert [str(verdict.head) for verdict in verdicts] == ["L3H0", "L3H1", "L17H0", "L17H1"]
@@ -610,21 +573,6 @@ def test_special_tokens_that_come_again_are_no_repeat():
 def test_attention_beyond_the_stated_window_is_refused():
     with pytest.raises(InputError, match=r"keep to the layer's window.* puts 1 of its attention"):
         classify_heads(planted(BASE, back(2)), BASE, windows=[2])
-
-
-def test_a_verdict_reads_in_one_line():
-    full = HeadLabel(
-        Head(5, 1),
-        "induction",
-        ("induction", "sink"),
-        {"induction": 0.9, "duplicate_token": 0.01, "sink": 0.42, "local_window": 0.04},
-        dict.fromkeys(LABELS, 0.1),
-    )
-    assert repr(full) == (
-        "HeadLabel(L5H1 induction (also sink): induction 0.90, sink 0.42, local_window 0.04)"
-    )
-    none = HeadLabel(Head(0, 0), "not enough tokens", ("not enough tokens",), {}, {})
-    assert repr(none) == "HeadLabel(L0H0 not enough tokens: no scores)"
 
 
 TWO_ROWS = torch.tensor([row(), row()])
