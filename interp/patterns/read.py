@@ -40,7 +40,6 @@ _OUTPUTS = {"logits", "last_hidden_state", "past_key_values", "cache"}
 """Names that show a model's output, also where it has no attention."""
 
 _MASK = "attention_mask"
-_HOOK = "hook_pattern"
 _WORDS = (
     "(?:layers?|blocks?|h|l|arr|model|transformer|self|attn|attentions?|patterns?|hook|weights"
     "|probs|[_./ ])*"
@@ -135,9 +134,7 @@ def _ids(given: Any, carried: Any) -> Int[Tensor, "batch pos"]:
     return ids
 
 
-def _refuse_differing(
-    ids: Int[Tensor, "batch pos"], others: Int[Tensor, "batch length"], which: str
-) -> None:
+def _refuse_differing(ids: Tensor, others: Tensor, which: str) -> None:
     """Refuse ids that differ from others of the same rows, padding aside."""
     length = min(ids.shape[1], others.shape[1])
     one, other = ids[:, :length].cpu(), others[:, :length].cpu()
@@ -180,7 +177,7 @@ def by_layer(named: Any) -> tuple[Any, list[int] | None]:
     whole = [name for name in names if name in WHOLE]
     if not whole and (stacks := [name for name in names if name in STACKS]):
         raise InputError(f"patterns must be of one stack, got {', '.join(stacks)}: give one")
-    hooked = [name for name in names if isinstance(name, str) and name.endswith(_HOOK)]
+    hooked = [name for name in names if isinstance(name, str) and name.endswith("hook_pattern")]
     numbered = {name: layer_number(name) for name in hooked or names}
     known = {name: number for name, number in numbered.items() if number is not None}
     if len(whole) == 1 and not known:
