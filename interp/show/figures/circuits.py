@@ -10,16 +10,7 @@ from matplotlib.lines import Line2D
 from interp.errors import InputError
 from interp.heads import Head
 from interp.show.figures.page import Page, paint, whole_ticks
-from interp.show.figures.style import (
-    ACCENT,
-    BLUE,
-    COLOURS,
-    DASHED,
-    DIFFERENCES,
-    GREY,
-    QUIET,
-    styled,
-)
+from interp.show.figures.style import ACCENT, BLUE, DASHED, DIFFERENCES, GREY, QUIET, styled
 from interp.show.figures.words import prose, wrapped
 
 NAMES = {
@@ -40,16 +31,12 @@ def comparison_figures(comparison: Mapping[str, Any]) -> dict[str, Figure]:
 
     A figure without measurements is absent. `comparison` is the content of `comparison.json`.
     """
-    circuits = {
-        NAMES[name] if name in NAMES else circuit["model"]: circuit
-        for name, circuit in comparison["circuits"].items()
-    }
-    *_, of_model = circuits.values()
-    figures = {}
+    parts, figures = comparison["circuits"], {}
+    circuits = {NAMES.get(name) or part["model"]: part for name, part in parts.items()}
     if any(circuit["patterns"] for circuit in circuits.values()):
         figures["circuit_patterns"] = circuit_patterns(circuits)
     if any(edge["path"] == "K" for edge in comparison["edges"]):
-        figures["circuit_diagram"] = circuit_diagram(of_model, comparison["edges"])
+        figures["circuit_diagram"] = circuit_diagram([*parts.values()][-1], comparison["edges"])
     return figures
 
 
@@ -58,9 +45,7 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
 
     Circuits across; down the earlier head and the induction head, each as its attention, from
     0 to 1, and as the difference from the first circuit's, from -1 to 1.
-
-    Args:
-        circuits: Circuits by name, from `comparison.json`. Those without patterns are left out.
+    `circuits` are those of `comparison.json` by name; those without patterns are left out.
     """
     absent = ", ".join(prose(name) for name, circuit in circuits.items() if not circuit["patterns"])
     patterns = {
@@ -89,8 +74,7 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
         for row, (role, words) in enumerate(ROLES.items()):
             top = 2 * row * step + 0.42
             page.text(0.15, top, wrapped(words, 0.95), size=8, weight="bold")
-            change = wrapped(f"difference from “{first}”", 0.95)
-            page.text(0.15, top + step, change, color=QUIET)
+            page.text(0.15, top + step, wrapped(f"difference from “{first}”", 0.95), color=QUIET)
             for column, (name, pair) in enumerate(patterns.items()):
                 left = 1.25 + column * slot
                 panel = page.panel(left, top, size, size)
@@ -105,8 +89,8 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
                     panel.imshow(change, DIFFERENCES, **look)
                     panel.patch.set_facecolor(GREY)
                     whole_ticks(panel, "key", "query", bottom=row == 1, first=column == 1)
-        page.bar(1.25, "attention weight", COLOURS, 0.0, 1.0)
-        page.bar(4.2, "difference of attention weights", DIFFERENCES, -1.0, 1.0)
+        page.bar(1.25, "attention weight")
+        page.bar(4.2, "difference of attention weights", -1.0, DIFFERENCES)
     return page.figure
 
 
@@ -146,9 +130,8 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
         lines = sorted(drawn.items(), key=lambda item: (tops[item[0][1]], bottoms[item[0][0]]))
         look: dict[str, Any] = {"ha": "center", "va": "center"}
         for place, ((source, target), value) in enumerate(lines):
-            x = bottoms[source], tops[target]
-            width = 0.5 + 5 * abs(value)
-            panel.plot(x, (0, 1), linewidth=width, solid_capstyle="butt", zorder=1, **_way(value))
+            x, style = (bottoms[source], tops[target]), {"solid_capstyle": "butt", **_way(value)}
+            panel.plot(x, (0, 1), linewidth=0.5 + 5 * abs(value), zorder=1, **style)
             share = 0.62 + 0.2 * (place % 2)  # Alternating, so that neighbours do not overlap.
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
             at = x[0] + share * (x[1] - x[0]), share
@@ -160,9 +143,9 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
                 panel.text(x, height, f"{name}{score}", bbox=box, zorder=4, **look)
         panel.text(0, 1.2, "induction heads (induction score)", color=QUIET, va="center")
         panel.text(0, -0.22, "earlier heads (previous token score)", color=QUIET, va="center")
-        legend = [Line2D([], [], linewidth=3, label="lost attention on targets", **_way(-1.0))]
-        if any(value > 0 for value in drawn.values()):
-            legend.append(Line2D([], [], linewidth=3, label="gained attention", **_way(1.0)))
+        ways = [(-1, "lost attention on targets"), (1, "gained attention")]
+        ways = ways[: 1 + any(value > 0 for value in drawn.values())]
+        legend = [Line2D([], [], linewidth=3, label=words, **_way(way)) for way, words in ways]
         page.legend(legend, 0.4, page.body - 0.45, ncols=2)
     return page.figure
 
@@ -177,19 +160,13 @@ def _places(names: Iterable[str]) -> dict[str, float]:
     return {name: (i + 0.5) / len(ordered) for i, name in enumerate(ordered)}
 
 
-NAMED = 0.3
-"""Least score of a head that is named."""
-
-
 def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Losses and head scores of small models in training, one run in a column.
 
     From top to bottom: losses by step, on repeats and on new tokens; the scores of all heads by
     step, the best of each kind bold; and the loss on repeats by period after training. Losses are
-    in nats, on one scale for all runs; scores run from 0 to 1.
-
-    Args:
-        records: Results of `scripts/train_two_layer.py`, at most 3.
+    in nats, on one scale for all runs; scores run from 0 to 1. `records` are 1 to 3 results of
+    `scripts/train_two_layer.py`.
     """
     if not 1 <= len(records) <= 3:
         raise InputError(f"records must be of 1 to 3 runs, got {len(records)}")
@@ -230,25 +207,24 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
                 middle.plot(steps, scores, color=shade, linewidth=0.4, alpha=0.6)
                 words = f"best {kind.replace('_', ' ')} head"
                 middle.plot(steps, scores[:, best], color=shade, linewidth=1.4, label=words)
-                if scores[-1, best] >= NAMED:
+                if scores[-1, best] >= 0.3:
                     look: dict[str, Any] = {"textcoords": "offset points", "ha": "right"}
                     head, end = Head(*divmod(best, recipe["heads"])), (steps[-1], scores[-1, best])
                     middle.annotate(str(head), end, (place, 3), color=shade, **look)
             middle.set(ylim=(0, 1.16), yticks=[0, 0.25, 0.5, 0.75, 1], xlabel="training step")
             losses = looks[-1]["by_period"]
-            periods = [int(period) for period in losses]
+            periods = list(map(int, losses))
             trained = {"varying": (recipe["least"], recipe["most"]), "fixed": [recipe["only"]] * 2}
             if recipe["period"] in trained:
                 low, high = trained[recipe["period"]]
                 bottom.axvspan(low - 0.5, high + 0.5, color=GREY, linewidth=0)
             bottom.plot(periods, list(losses.values()), color="black", linewidth=1, marker="o")
-            bottom.set_xticks(periods[1::2])
-            bottom.set_xlabel("period (tokens)")
+            bottom.set(xticks=periods[1::2], xlabel="period (tokens)")
             for panel, largest in ((top, most), (bottom, most_by_period)):
                 panel.set_ylim(0, largest * 1.05)
                 panel.axhline(np.log(recipe["vocabulary"]), **DASHED)
-            for panel in (top, middle):
-                panel.set_xlim(0, steps[-1])
+            top.set_xlim(0, steps[-1])
+            middle.set_xlim(0, steps[-1])
             if column == 0:
                 top.set_ylabel("loss (nats)")
                 middle.set_ylabel("attention mass on targets")

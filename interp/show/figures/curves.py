@@ -17,9 +17,6 @@ from interp.show.figures.page import Page
 from interp.show.figures.style import ACCENT, BLUE, DASHED, GREEN, PINK, QUIET, SKY, styled
 from interp.show.figures.words import ending, model_name, prose
 
-MOST = 40
-"""Most heads of a chart of sensitivity."""
-
 
 def distance_curves(scan: HeadScan) -> Figure:
     """The induction score of each head by the distance between the copies.
@@ -73,8 +70,7 @@ def accuracy_curve(result: Mapping[str, Any]) -> Figure:
     Marks below the lines are the strengths of the real heads with that label; the thresholds are
     dashed. Both axes run from 0 to 1. `result` is that of `scripts/measure_accuracy.py`.
     """
-    records = result["by_strength"]
-    low, high = result["interval"]
+    records, (low, high) = result["by_strength"], result["interval"]
     page = Page(
         "Share of planted heads with the right label, by strength",
         f"{min(record['heads'] for record in records)} planted heads at each strength, in random"
@@ -90,11 +86,10 @@ def accuracy_curve(result: Mapping[str, Any]) -> Figure:
         panel = page.panel(0.6, 0.1, 4.4, 3.0)
         place = -0.01
         for (kind, real), shade in zip(result["strengths"].items(), shades):
-            known = [
-                (record["strength"], record["labelled_by_kind"][kind])
-                for record in records
-                if kind in record["labelled_by_kind"]
+            shares = [
+                (record["strength"], record["labelled_by_kind"].get(kind)) for record in records
             ]
+            known = [(strength, share) for strength, share in shares if share is not None]
             panel.plot(*zip(*known), label=KINDS[kind].label, color=shade, marker="o")
             place -= 0.02
             panel.plot(real, [place] * len(real), "|", color=shade, markersize=3)
@@ -109,19 +104,15 @@ def accuracy_curve(result: Mapping[str, Any]) -> Figure:
 def sensitivity_chart(table: pd.DataFrame, model: str) -> Figure:
     """Each labelled head's score under several conditions, one line per head.
 
-    Sinks are left out: most heads are sinks. Of many heads the `MOST` of largest spread are drawn.
-
-    Args:
-        table: Result of `interp.trust.sensitivity.compare_scans`.
-        model: Name of the model, for the title.
+    Sinks are left out: most heads are sinks. Of many heads the 40 of largest spread are drawn.
+    `table` is the result of `interp.trust.sensitivity.compare_scans`, `model` goes in the title.
     """
     conditions = list(table.columns[2 : table.columns.get_loc("lowest")])
     work = table.loc[table["kind"] != "sink"]
     if work.empty:
         raise InputError("table must hold a head with a label other than sink, got none")
-    shown = work.sort_values(by="spread", ascending=False).head(MOST).sort_index()
-    left_out = f", {MOST} of {len(work)} by spread" if len(work) > MOST else ""
-    height = len(shown) * 0.15 + 0.1
+    shown = work.sort_values(by="spread", ascending=False).head(40).sort_index()
+    left_out = f", 40 of {len(work)} by spread" if len(work) > 40 else ""
     page = Page(
         f"{prose(model)}: sensitivity of the scores",
         f"{len(conditions)} conditions; {conditions[0]} is the default scan.",
@@ -131,7 +122,7 @@ def sensitivity_chart(table: pd.DataFrame, model: str) -> Figure:
     )
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(conditions)))
     with styled():
-        panel = page.panel(1.75, 0.1, 3.9, height)
+        panel = page.panel(1.75, 0.1, 3.9, len(shown) * 0.15 + 0.1)
         for place, row in enumerate(shown.to_dict("records")):
             shade = ACCENT if row["flips"] else "#bbbbbb"
             panel.plot([row["lowest"], row["highest"]], [place] * 2, color=shade, linewidth=2.5)
@@ -139,8 +130,7 @@ def sensitivity_chart(table: pd.DataFrame, model: str) -> Figure:
             known = shown[condition].to_numpy(float, na_value=np.nan)
             look = {"s": 9, "color": shade, "linewidths": 0, "zorder": 3, "label": condition}
             panel.scatter(known, range(len(shown)), marker=mark, **look)
-        pairs = zip(shown["name"], shown["kind"], strict=True)
-        names = [f"{name}  {KINDS[kind].label}" for name, kind in pairs]
+        names = shown["name"] + "  " + shown["kind"].map(lambda kind: KINDS[kind].label)
         panel.set_yticks(range(len(shown)), names)
         panel.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5))
         panel.set_xlabel("mean attention mass on the kind's targets")
@@ -161,9 +151,8 @@ COSTS = {
 def cost_curves(records: Sequence[dict[str, Any]]) -> Figure:
     """Time and peak memory of each way to run a prompt, by its length.
 
-    Args:
-        records: Results of `benchmarks/streaming.py`: seconds as `<way>_s`, and peak memory above
-            the loaded model as `<way>_memory_mb` in MiB; a way without measurements has no line.
+    `records` are results of `benchmarks/streaming.py`: seconds as `<way>_s`, and peak memory above
+    the loaded model as `<way>_memory_mb` in MiB; a way without measurements has no line.
     """
     threads = records[0].get("made_on", {}).get("threads", "?")
     lengths = [record["length"] for record in records]
@@ -194,8 +183,6 @@ def cost_curves(records: Sequence[dict[str, Any]]) -> Figure:
 
 
 CACHES = "full", "window", "other_window", "sink_window", "sink_window_text_positions"
-SHADES = dict(zip(CACHES, ("black", ACCENT, PINK, BLUE, SKY)))
-"""Colour of each cache, in drawing order."""
 
 BIN = 16
 """Positions whose mean is one point of a line: a single one depends on a few tokens of text."""
@@ -221,10 +208,11 @@ def sink_losses(result: Mapping[str, Any]) -> Figure:
     height, places = page.body - 3.65, np.arange(len(labels))
     with styled():
         panel = page.panel(0.55, 0.2, 4.15, 2.4)
-        for name, shade in SHADES.items():
+        for name, shade in zip(CACHES, ("black", ACCENT, PINK, BLUE, SKY)):
             losses = np.array(result["loss_by_position"][name])
-            pieces = [losses[i : i + BIN] for i in range(0, len(losses), BIN)]
-            middles = [i * BIN + (len(piece) - 1) / 2 for i, piece in enumerate(pieces)]
+            starts = range(0, len(losses), BIN)
+            pieces = [losses[i : i + BIN] for i in starts]
+            middles = [i + (len(piece) - 1) / 2 for i, piece in zip(starts, pieces)]
             words = f"{result['caches'][name]}: {result['loss'][name]:.2f}"
             look: dict[str, Any] = {"linestyle": "--" if name.endswith("positions") else "-"}
             panel.plot(middles, [p.mean() for p in pieces], color=shade, label=words, **look)
@@ -259,7 +247,7 @@ def sink_losses(result: Mapping[str, Any]) -> Figure:
             panel.errorbar(values, places + up, xerr=errors, **look)
         panel.axvline(0, color="black", linewidth=0.5)
         panel.set_yticks(places, [""] * len(labels))
-        panel.set_ylim(len(labels) - 0.5, -0.5)
-        panel.set_xlabel("increase of the loss with these heads cut (nats)")
+        xlabel = "increase of the loss with these heads cut (nats)"
+        panel.set(ylim=(len(labels) - 0.5, -0.5), xlabel=xlabel)
         page.legend(panel.get_legend_handles_labels()[0], 4.1, 2.83, ncols=2)
     return page.figure

@@ -19,11 +19,8 @@ from interp.show.figures.style import ACCENT, BLUE, styled
 from interp.show.figures.words import in_words, inches, labels_of, of_head, size
 from interp.show.prompt import one_prompt
 
-SIZE = 5.5
-"""Size of the tokens' letters, in points."""
-
-SLOT = 0.1
-"""Inches between two tokens that are named."""
+SIZE, SLOT = 5.5, 0.1
+"""Points of the tokens' letters, and inches between two tokens that are named."""
 
 
 @checked
@@ -90,11 +87,8 @@ def head_page(
     return page.figure
 
 
-WIDEST = 6.0
-"""Points of a line whose weight is 1."""
-
-LEAST, NUMBERED = 0.01, 0.1
-"""Least weight that is drawn, and least weight with a number at its arc."""
+WIDEST, LEAST, NUMBERED = 6.0, 0.01, 0.1
+"""Points of a line whose weight is 1; least weight that is drawn, and that has a number."""
 
 
 @checked
@@ -151,40 +145,29 @@ def attention_arcs(
         panel.spines[["left", "right", "top"]].set_visible(False)
         for key in reversed(drawn):
             look: dict[str, Any] = {"facecolor": "none", "alpha": 0.85, "clip_on": False}
-            look |= {
-                "linewidth": WIDEST * weights[key],
-                "edgecolor": ACCENT if aimed[key] else BLUE,
-            }
+            look["edgecolor"] = ACCENT if aimed[key] else BLUE
             # From the query over to the key; to itself, a loop.
-            loop = 0.3 / slot if key == query else 0
-            points = [
-                (query, 0),
-                (query + loop, heights[key]),
-                (key - loop, heights[key]),
-                (key, 0),
-            ]
+            loop, high = 0.3 / slot if key == query else 0, heights[key]
+            points = [(query, 0), (query + loop, high), (key - loop, high), (key, 0)]
             path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
-            panel.add_patch(PathPatch(path, **look))
+            panel.add_patch(PathPatch(path, linewidth=WIDEST * weights[key], **look))
+        near: dict[str, Any] = {"textcoords": "offset points", "size": 6}
+        near |= {"ha": "center", "va": "bottom"}
         for key in _apart([key for key in drawn if weights[key] >= NUMBERED], 0.6 / slot):
             panel.annotate(
                 f"{weights[key]:.2f}",
                 ((query + key) / 2, 0.75 * heights[key]),
                 (0, WIDEST * weights[key] / 2 + 1),
-                textcoords="offset points",
-                size=6,
-                ha="center",
-                va="bottom",
                 path_effects=[withStroke(linewidth=1.5, foreground="white")],
+                **near,
             )
         panel.set_xticks(named, [labels[place] for place in named], rotation=90, size=SIZE)
         panel.plot(query, 0, "o", color="black", markersize=4, clip_on=False, zorder=3)
         lines = [(BLUE, weight, f"weight {weight:g}") for weight in (0.1, 0.5, 1)]
         if kind is not None:
             lines.append((ACCENT, 0.5, f"to a target: {KINDS[kind].label}"))
-        handles = [
-            Line2D([], [], color=shade, linewidth=WIDEST * weight, label=words)
-            for shade, weight, words in lines
-        ]
+        widths = [(words, {"color": shade, "linewidth": WIDEST * w}) for shade, w, words in lines]
+        handles = [Line2D([], [], label=words, **look) for words, look in widths]
         page.legend(handles, 0.1, page.body - 0.42, ncols=4)
     return page.figure
 

@@ -61,21 +61,20 @@ class Page:
 
     def foot(self, label: str, legend: Sequence[Patch]) -> None:
         """The colour bar from 0 to 1, and what the other colours mean."""
-        self.bar(0.5, label, COLOURS, 0.0, 1.0)
+        self.bar(0.5, label)
         self.legend(legend, 3.4, self.body - 0.62, ncols=2)
 
-    def bar(self, left: float, label: str, colours: Colormap, low: float, high: float) -> None:
-        """A colour bar at the foot of the body."""
+    def bar(self, left: float, label: str, low: float = 0.0, colours: Colormap = COLOURS) -> None:
+        """A colour bar from `low` to 1 at the foot of the body."""
         bar = self.panel(left, self.body - 0.52, 2.6, 0.1)
-        scale, ticks = ScalarMappable(Normalize(low, high), colours), [low, (low + high) / 2, high]
+        scale, ticks = ScalarMappable(Normalize(low, 1.0), colours), [low, (low + 1.0) / 2, 1.0]
         self.figure.colorbar(scale, bar, orientation="horizontal", ticks=ticks, label=label)
 
 
 def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:
     """Values from 0 to 1 as colours; the panel is grey where a value is missing (NaN).
 
-    Where cells are smaller than a dot of a printed page (300 per inch), each dot shows the
-    largest of several, so that nothing thin is lost.
+    Of cells smaller than a dot in print (300 per inch), each dot shows the largest of several.
     """
     ends = (-0.5, values.shape[1] - 0.5, values.shape[0] - 0.5, -0.5)
     for axis, side in enumerate(_sides(panel)):

@@ -21,9 +21,6 @@ from interp.show.figures.style import QUIET, styled
 from interp.show.figures.words import in_words, model_name, pooled_note, wrapped
 from interp.show.prompt import one_prompt
 
-SIZE, SLOT, STEP = 1.24, 1.37, 1.57
-"""Inches of a panel's side, and from one to the next, across and down."""
-
 
 @checked
 def pattern_page(
@@ -52,8 +49,8 @@ def pattern_page(
         row: As for `head_page`.
         whole: As for `head_page`.
     """
-    prompt = one_prompt(patterns, row=row, whole=whole)
-    frame = scan.frame
+    size, slot, gap = 1.24, 1.37, 1.57  # A panel's side; from one to the next, across and down.
+    prompt, frame = one_prompt(patterns, row=row, whole=whole), scan.frame
     names = frame["name"].tolist() if heads is None else [str(Head.parse(head)) for head in heads]
     known = kinds_in(frame.columns).keys() & kinds_of(prompt.causal).keys()
     having = {kind: scan.having(KINDS[kind].label) for kind in KINDS if kind in known}
@@ -70,13 +67,11 @@ def pattern_page(
             scores = ["no score" if pd.isna(score) else f"{score:.2f}" for score in rows[kind]]
             drawn = dict(zip(map(Head.parse, rows["name"]), scores, strict=True))
             lines.append((KINDS[kind].label, about, kind, drawn))
-    title = "the heads of each kind" if heads is not None else "the strongest heads of each kind"
-    notes = ""
-    if lines:
-        notes = (
-            "Above each picture: the score, the mean attention mass on the targets over"
-            f" {scored_over(scan)}. Layers, heads and positions count from 0."
-        )
+    title = f"the {'strongest ' if heads is None else ''}heads of each kind"
+    notes = (
+        "Above each picture: the score, the mean attention mass on the targets over"
+        f" {scored_over(scan)}. Layers, heads and positions count from 0."
+    ) * bool(lines)
     if without:
         subject = "No head" if heads is None else "None of the chosen heads"
         notes += f" {subject} carries {'the label' if lines else 'any of the labels'}: {without}."
@@ -88,16 +83,16 @@ def pattern_page(
     page = Page(
         f"{model_name(scan)}: {title}",
         in_words(prompt, scan.made_by),
-        width=max(7.2, 1.75 + SLOT * max(widths, default=0)),
-        body=len(lines) * STEP + 0.85 if lines else 0.15,
-        notes=notes.lstrip() + pooled_note(prompt, SIZE),
+        width=max(7.2, 1.75 + slot * max(widths, default=0)),
+        body=len(lines) * gap + 0.85 if lines else 0.15,
+        notes=notes.lstrip() + pooled_note(prompt, size),
     )
     with styled():
         for line, (name, about, kind, drawn) in enumerate(lines):
-            page.text(0.15, line * STEP + 0.24, name, size=8, weight="bold")
-            page.text(0.15, line * STEP + 0.41, about, color=QUIET)
+            page.text(0.15, line * gap + 0.24, name, size=8, weight="bold")
+            page.text(0.15, line * gap + 0.41, about, color=QUIET)
             for column, (head, score) in enumerate(drawn.items()):
-                panel = page.panel(1.65 + column * SLOT, line * STEP + 0.22, SIZE, SIZE)
+                panel = page.panel(1.65 + column * slot, line * gap + 0.22, size, size)
                 targets = prompt.targets_of(kind, head, scan)
                 paint_pattern(panel, prompt, prompt.pattern(head), targets)
                 panel.set_title(f"{head}  {score}".rstrip())
@@ -170,10 +165,8 @@ def designed_heads(
 ) -> Figure:
     """Attention pattern of each head designed by hand; queries down, keys across, from 0 to 1.
 
-    Args:
-        words: Text of each token.
-        patterns: Causal pattern of each head, by name (`interp.course.designed.patterns`).
-        window: Number of tokens that the local head sees, the query included.
+    `words` are the tokens, `patterns` those of `interp.course.designed.patterns` by name, and
+    `window` is the number of tokens that the local head sees, the query included.
     """
     page = Page(
         "Four heads designed by hand",

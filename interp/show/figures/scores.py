@@ -62,8 +62,8 @@ def score_mosaic(scan: HeadScan) -> Figure:
             panel = page.panel(*corner, layers * wide, heads * high)
             paint(panel, scores)
             panel.patch.set(**HATCH)
-            cells = zip(labelled["layer"].tolist(), labelled["head"].tolist(), strict=True)
-            boxes = [Rectangle((x - across / 2, y - down / 2), across, down) for x, y in cells]
+            cells = labelled[["layer", "head"]].to_numpy(int) - (across / 2, down / 2)
+            boxes = [Rectangle((x, y), across, down) for x, y in cells]
             look = {"facecolor": "none", "edgecolor": ACCENT, "linewidth": line}
             panel.add_collection(PatchCollection(boxes, **look))
             measured = len(frame[kind.name].dropna())
@@ -85,8 +85,7 @@ OTHER = "#aaaaaa"
 def score_by_layer(scan: HeadScan) -> Figure:
     """The score of every head by its layer, a panel for each kind; the line is the layers' mean.
 
-    Scores run from 0 to 1. Heads with the kind's label are orange and larger, and the strongest
-    of them is named. A kind without measurements has a sentence instead of dots.
+    Scores run from 0 to 1. Heads with the kind's label are orange; the strongest is named.
     """
     frame, kinds = scan.frame, kinds_in(scan.frame.columns)
     at, step = frame["layer"].to_numpy(int), 1.72
