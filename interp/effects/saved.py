@@ -4,12 +4,10 @@ import json
 import os
 from collections import UserDict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from interp.errors import InputError, quoted, reading
 from interp.files import content_of, staged, write_json
-
-_Result = TypeVar("_Result", bound="Saved")
 
 
 class Saved:
@@ -26,7 +24,7 @@ class Saved:
             write_json(scratch / path.name, self.to_json(), indent=self._indent)
 
     @classmethod
-    def load(cls: type[_Result], path: str | os.PathLike[str]) -> _Result:
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote."""
         with reading(path, f"a {cls.__name__} that save wrote"):
             make: Any = cls

@@ -218,7 +218,7 @@ def verdict(result: Mapping[str, Any]) -> str:
 def _groups(model: Model, scan: HeadScan) -> dict[str, Bool[Tensor, "layer head"]]:
     """The heads of each label, in the usual order of labels; each head counts for its first."""
     names = scan.frame.groupby("label")["name"]
-    order = [*LABELS.values(), *sorted(set(scan.frame["label"]) - set(LABELS.values()))]
+    order = [*LABELS.values(), *sorted({*map(str, scan.frame["label"])} - set(LABELS.values()))]
     groups = {label: torch.zeros(model.n_layers, model.n_heads) > 0 for label in order}
     for label, members in names:
         for head in map(Head.parse, members):

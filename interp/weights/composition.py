@@ -53,21 +53,6 @@ from interp.weights.heads import Distance, HeadWeights
 KINDS = ("Q", "K", "V")
 
 
-class Edge(NamedTuple):
-    """One pair of heads: how strongly `later` reads what `earlier` writes, through `kind`.
-
-    `score` is in [0, 1]; `z` is the distance of the squared score from the null's mean in
-    standard deviations; `rank` is that of `earlier` among all heads before `later`, from 1.
-    """
-
-    earlier: Head
-    later: Head
-    kind: str
-    score: float
-    z: float
-    rank: int
-
-
 @dataclass(frozen=True, eq=False)
 class Composition:
     """Scores of all pairs of heads, `[layer1, head1, layer2, head2]`: head 2 reads head 1.
@@ -92,8 +77,8 @@ class Composition:
     distance: int
 
     def __repr__(self) -> str:
-        best = [edge for kind in KINDS for edge in self.strongest(kind, 1)]
-        words = [f"{e.kind} {e.earlier} to {e.later} {e.score:.3f}" for e in best]
+        best = [(kind, e) for kind in KINDS for e in self.strongest(kind, 1).itertuples()]
+        words = [f"{kind} {e.earlier} to {e.later} {e.score:.3f}" for kind, e in best]
         return f"Composition({', '.join([*words, f'floor {self.floor:.3f}'])})"
 
     def scores(self, kind: str) -> Float[Tensor, "layer head layer head"]:
@@ -117,25 +102,24 @@ class Composition:
         count: Annotated[Whole, Field(ge=0)] = 10,
         *,
         later: Head | tuple[int, int] | str | None = None,
-    ) -> list[Edge]:
-        """The `count` pairs with the highest scores of a kind; with `later`, those it reads."""
-        scores, ranks = self.scores(kind), self.rank(kind)
-        there = scores.isfinite()
+    ) -> pd.DataFrame:
+        """The `count` pairs with the highest scores of a kind; with `later`, those it reads.
+
+        Returns:
+            `earlier` and `later` (L5H1), `score`, `z`, and `rank` of `earlier` among all heads
+            before `later`, from 1.
+        """
+        names = {kind: "score", f"{kind}_z": "z", f"{kind}_rank": "rank"}
+        n_layers, n_heads = self.scores(kind).shape[2:]
+        frame = self.to_frame()[["earlier", "later", *names]].rename(columns=names)
+        frame = frame.dropna(subset=["score"])
         if later is not None:
             layer, head = later = Head.parse(later)
-            if layer >= scores.shape[2] or head >= scores.shape[3]:
+            if layer >= n_layers or head >= n_heads:
                 raise InputError(f"later must be a head of the model, got {later}")
-            only = torch.zeros_like(there)
-            only[:, :, layer, head] = True
-            there &= only
-        places = there.nonzero()
-        best = scores[there].argsort(dim=0, descending=True, stable=True)[:count]
-        edges = []
-        for l1, h1, l2, h2 in places[best].tolist():
-            numbers = (float(of[l1, h1, l2, h2]) for of in (scores, self.z[kind]))
-            rank = int(ranks[l1, h1, l2, h2])
-            edges.append(Edge(Head(l1, h1), Head(l2, h2), kind, *numbers, rank))
-        return edges
+            frame = frame.loc[frame["later"] == str(later)]
+        best = frame.sort_values(by="score", ascending=False, kind="stable")
+        return best.head(count).reset_index(drop=True)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per pair: `earlier`, `later` (L5H1), and for each kind `Q`, `Q_z`, `Q_rank`."""
