@@ -4,7 +4,7 @@ import json
 import os
 from collections import UserDict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from interp.errors import InputError, quoted, reading
 from interp.files import content_of, staged, write_json
@@ -24,7 +24,7 @@ class Saved:
             write_json(scratch / path.name, self.to_json(), indent=self._indent)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: str | os.PathLike[str]) -> Any:
         """Read what `save` wrote."""
         with reading(path, f"a {cls.__name__} that save wrote"):
             make: Any = cls
