@@ -45,20 +45,12 @@ _TOGETHER = 16  # Heads that attend to the same rows.
 
 @dataclass(frozen=True)
 class Judged:
-    """A planted head and the classifier's verdict on it.
+    """A planted head and the classifier's verdict on it."""
 
-    Attributes:
-        role: Name in `interp.trust.planted.ROLES`.
-        strength: Strength as planted.
-        truth: The right label for its attention in these rows.
-        usual_truth: The right label for its attention on average.
-        verdict: The classifier's.
-    """
-
-    role: str
-    strength: float
-    truth: str
-    usual_truth: str
+    role: str  # Name in `interp.trust.planted.ROLES`.
+    strength: float  # Strength as planted.
+    truth: str  # The right label for its attention in these rows.
+    usual_truth: str  # The right label for its attention on average.
     verdict: HeadLabel
 
     @property
@@ -81,14 +73,11 @@ class Judged:
 class Accuracy(Report):
     """The result of `measure_accuracy`, a mapping.
 
-    - `accuracy`: share of right labels in the second set, and `interval`, its 95 % interval
-      (Wilson 1927);
+    - `accuracy`: share of right labels in the second set; `interval`: its 95 % interval (`wilson`);
     - `accuracy_on_average`: share of labels that are right for the heads' attention on average, not
       just in the rows that were classified;
-    - `confusion`: truth, label, count;
-    - `kinds` and `near_misses`: by role, see `by_role`;
-    - `by_strength`: see `curve`;
-    - `sure_from`: by kind, the least strength from which it is found in `SURE` of the cases;
+    - `confusion`: truth, label, count; `kinds` and `near_misses`: by role, see `by_role`;
+    - `by_strength`: see `curve`; `sure_from`: by kind, see `sure_from`;
     - `chosen`: the stripe threshold that was best on the first set, see `choose`;
     - `thresholds`, `seed`, `sizes`.
     """
@@ -149,20 +138,18 @@ def measure_accuracy(
     thresholds = as_thresholds(thresholds)
     generator = Generator().manual_seed(seed)
     at_each = islice(cycle(KINDS), heads // 2 // len(STRENGTHS))
-    plans = [
-        plan(strengths, heads // 2),
-        plan(strengths, heads),
-        list(product(at_each, STRENGTHS)),
-    ]
-    total, done, sets = sum(map(len, plans)), 0, []
-    for planned in plans:
-        judged = []
-        for some in _batches(planned, generator):
+    by_size = plan(strengths, heads // 2), plan(strengths, heads)
+    plans = [*by_size, list(product(at_each, STRENGTHS))]
+    done, sets = 0, [list[Judged]() for _ in plans]
+    for planned, judged in zip(plans, sets):
+        # In random order, so that roles and rows combine at random.
+        order = torch.randperm(len(planned), generator=generator).tolist()
+        for start in range(0, len(order), _TOGETHER):
+            some = [planned[i] for i in order[start : start + _TOGETHER]]
             judged += judge(some, generator, thresholds)
             done += len(some)
             if progress is not None:
-                progress(done, total)
-        sets.append(judged)
+                progress(done, sum(map(len, plans)))
     choosing, reporting, by_strength = sets
     right = sum(head.right for head in reporting)
     return Accuracy(
@@ -190,10 +177,10 @@ def plan(strengths: Mapping[str, Sequence[float]], heads: int) -> list[tuple[str
     resembles, and of all stripes if it resembles no kind.
     """
     stripes = [strength for kind in STRIPES for strength in strengths[kind]]
-    turns = {}
-    for name, role in ROLES.items():
-        like = role.kind or role.nearly
-        turns[name] = cycle(strengths[like] if like else stripes)
+    turns = {
+        name: cycle(strengths[like] if (like := role.kind or role.nearly) else stripes)
+        for name, role in ROLES.items()
+    }
     roles = chain.from_iterable(zip(cycle(KINDS), cycle(NEAR_MISSES)))
     return [(role, next(turns[role])) for role in islice(roles, heads)]
 
@@ -202,23 +189,16 @@ def judge(
     planned: Sequence[tuple[str, float]], generator: Generator, thresholds: Thresholds
 ) -> list[Judged]:
     """Plant the heads, all in the same fresh rows, and label them."""
-    bos = 0
-    rows = draw_rows(generator, bos=bos)
+    rows = draw_rows(generator)
     heads = [
         plant(rows, role, strength, generator=generator, thresholds=thresholds)
         for role, strength in planned
     ]
     patterns = torch.stack([head.pattern for head in heads], dim=1)
-    verdicts = classify_heads(patterns, rows.tokens, special=[bos], thresholds=thresholds)
+    verdicts = classify_heads(patterns, rows.tokens, special=[0], thresholds=thresholds)
     return [
-        Judged(
-            head.role,
-            head.strength,
-            truth(head.excess, thresholds),
-            truth(head.usual_excess, thresholds),
-            verdict,
-        )
-        for head, verdict in zip(heads, verdicts)
+        Judged(*what, truth(head.excess, thresholds), truth(head.usual_excess, thresholds), verdict)
+        for what, head, verdict in zip(planned, heads, verdicts)
     ]
 
 
@@ -254,10 +234,8 @@ def by_role(judged: Sequence[Judged], roles: Iterable[str]) -> list[dict[str, An
 def curve(judged: Sequence[Judged]) -> list[dict[str, Any]]:
     """By strength, of planted heads of every kind.
 
-    Returns:
-        Records of `strength`, `heads`, `accuracy` (share whose label is the truth, which below
-        the threshold is not their kind), `labelled` (share that got their kind as the label), and
-        `labelled_by_kind`.
+    Records of `strength`, `heads`, `accuracy` (share whose label is the truth, which below the
+    threshold is not their kind), `labelled` (share that got their kind), and `labelled_by_kind`.
     """
     records = []
     for strength in sorted({head.strength for head in judged}):
@@ -265,20 +243,20 @@ def curve(judged: Sequence[Judged]) -> list[dict[str, Any]]:
         by_kind: dict[str | None, list[bool]] = {}
         for head in heads:
             by_kind.setdefault(ROLES[head.role].kind, []).append(head.found)
-        record = {"strength": strength, "heads": len(heads)}
-        record |= {
-            "accuracy": fmean(h.right for h in heads),
-            "labelled": fmean(h.found for h in heads),
-        }
-        records.append(record | {"labelled_by_kind": {k: fmean(f) for k, f in by_kind.items()}})
+        records.append(
+            {
+                "strength": strength,
+                "heads": len(heads),
+                "accuracy": fmean(head.right for head in heads),
+                "labelled": fmean(head.found for head in heads),
+                "labelled_by_kind": {kind: fmean(found) for kind, found in by_kind.items()},
+            }
+        )
     return records
 
 
 def sure_from(judged: Sequence[Judged]) -> dict[str, float | None]:
-    """By kind: the least strength from which `SURE` of its heads get their label.
-
-    None if not even the strongest do.
-    """
+    """By kind: the least strength from which `SURE` of its heads get their label; None if none."""
     least: dict[str, float | None] = {}
     for kind in LABELS:
         least[kind] = None
@@ -298,14 +276,15 @@ def choose(
     shipped thresholds and near misses all below, so that the truth does not depend on where
     between them a threshold is. Of equally good thresholds it is the middle one.
     """
-    tried = {value: _right_at(choosing, _stripes_at(value, thresholds)) for value in GRID}
+    at = {value: replace(thresholds, **dict.fromkeys(STRIPES, value)) for value in GRID}
+    tried = {value: _right_at(choosing, at[value]) for value in GRID}
     best = [value for value, right in tried.items() if right == max(tried.values())]
     value = best[len(best) // 2]
     return {
         "stripe_threshold": value,
         "equally_good": [best[0], best[-1]],
-        "accuracy_where_chosen": _right_at(choosing, _stripes_at(value, thresholds)),
-        "accuracy": _right_at(reporting, _stripes_at(value, thresholds)),
+        "accuracy_where_chosen": tried[value],
+        "accuracy": _right_at(reporting, at[value]),
         "shipped": {kind: getattr(thresholds, kind) for kind in STRIPES},
         "accuracy_shipped": _right_at(reporting, thresholds),
         "tried": [{"threshold": t, "accuracy": right} for t, right in tried.items()],
@@ -334,22 +313,16 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     first, last = chosen["equally_good"]
     text = [
         f"accuracy {result['accuracy']:.4f} (95 %: {low:.4f} to {high:.4f}): share of right labels"
-        f" of {sizes['report']} planted heads and near misses as strong as real heads, where the"
-        " truth is their attention in the rows that were classified",
-        f"accuracy in any rows {result['accuracy_on_average']:.4f}: the same, where the truth is"
-        " their attention on average over all possible rows",
+        f" of {sizes['report']} planted heads and near misses, in the rows that were classified",
+        f"accuracy in any rows {result['accuracy_on_average']:.4f}: for their attention on average",
         f"near misses labelled as what they resemble: {sum(r['fooled'] for r in near)}"
         f" of {sum(r['heads'] for r in near)}",
-        "stripe threshold: the excess over even attention from which induction, duplicate token,"
-        " previous token and current token are labelled;"
-        f" chosen on {sizes['choose']} other heads: {chosen['stripe_threshold']}"
-        f" ({first} to {last} are as good);"
-        f" accuracy in any rows with it {chosen['accuracy']:.4f}, with the shipped thresholds"
-        f" {chosen['accuracy_shipped']:.4f}",
-        "by strength, of planted heads of every kind",
-        "  strength: excess over even attention that the head was planted with",
-        "  accuracy: share of right labels; below the threshold its kind's label is not right",
-        "  labelled as their kind: share that got their kind as the label",
+        "threshold of induction, duplicate token, previous token and current token, chosen on"
+        f" {sizes['choose']} other heads: {chosen['stripe_threshold']} ({first} to {last} are as"
+        f" good); accuracy in any rows with it {chosen['accuracy']:.4f}, with the shipped"
+        f" thresholds {chosen['accuracy_shipped']:.4f}",
+        "by strength (excess over even attention as planted), of planted heads of every kind;",
+        "below the threshold the label of their kind is not right",
         "strength  accuracy  labelled as their kind",
     ]
     text += [
@@ -360,19 +333,6 @@ def lines(result: Mapping[str, Any]) -> list[str]:
         sure = f"sure (found in {SURE:.0%} of the cases) from a strength of {strength}"
         text.append(f"{LABELS[kind]} is {'not sure at any strength' if strength is None else sure}")
     return text
-
-
-def _batches(
-    planned: list[tuple[str, float]], generator: Generator
-) -> Iterable[list[tuple[str, float]]]:
-    """The plan in random order, so that roles and rows combine at random."""
-    order = torch.randperm(len(planned), generator=generator).tolist()
-    for start in range(0, len(order), _TOGETHER):
-        yield [planned[i] for i in order[start : start + _TOGETHER]]
-
-
-def _stripes_at(value: float, thresholds: Thresholds) -> Thresholds:
-    return replace(thresholds, **dict.fromkeys(STRIPES, value))
 
 
 def _right_at(judged: Sequence[Judged], thresholds: Thresholds) -> float:

@@ -24,10 +24,7 @@ from interp.errors import InputError
 from interp.kinds import probes
 from interp.kinds.kind import LABELS, kinds_of
 from interp.kinds.labels import MIXED
-from interp.kinds.scores import Thresholds, as_thresholds
-
-WIDE = 32
-"""Width in tokens of the window that is too wide to be local."""
+from interp.kinds.scores import Thresholds
 
 Mask = Bool[Tensor, "row query key"]
 Pattern = Float[Tensor, "row query key"]
@@ -35,17 +32,11 @@ Pattern = Float[Tensor, "row query key"]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of repeated tokens, and their structure by construction.
-
-    Attributes:
-        tokens: Token ids.
-        periods: Distance between the copies in each row.
-        opening: 1 if BOS opens every row, else 0.
-    """
+    """Rows of repeated tokens, and their structure by construction."""
 
     tokens: Int[Tensor, "row pos"]
-    periods: Int[Tensor, " row"]
-    opening: int
+    periods: Int[Tensor, " row"]  # Distance between the copies in each row.
+    opening: int  # 1 if BOS opens every row, else 0.
 
     @property
     def place(self) -> Int[Tensor, " pos"]:
@@ -69,8 +60,8 @@ class Rows:
         return (copy % period == 0) & real
 
 
-def draw_rows(generator: Generator, *, bos: int = 0) -> Rows:
-    """6 to 18 rows of 48 to 144 tokens, each with a period of its own, with BOS or without.
+def draw_rows(generator: Generator) -> Rows:
+    """6 to 18 rows of 48 to 144 tokens, each with its own period, with BOS (id 0) or without.
 
     Fewer rows cannot distinguish a head that looks a fixed distance back from one that matches:
     with one or two, that distance may be right by chance for half of the queries.
@@ -79,13 +70,9 @@ def draw_rows(generator: Generator, *, bos: int = 0) -> Rows:
         int(torch.randint(low, high + 1, (), generator=generator))
         for low, high in ((6, 18), (48, 144), (0, 1))
     )
-    probe = probes.repeated(
-        torch.arange(bos + 1, bos + 1001),
-        rows=n_rows,
-        length=length,
-        bos=bos if opened else None,
-        seed=int(torch.randint(2**31, (), generator=generator)),
-    )
+    seed = int(torch.randint(2**31, (), generator=generator))
+    vocabulary, bos = torch.arange(1, 1001), 0 if opened else None
+    probe = probes.repeated(vocabulary, rows=n_rows, length=length, bos=bos, seed=seed)
     return Rows(probe.tokens, torch.tensor(probe.periods), opened)
 
 
@@ -127,11 +114,9 @@ STRIPES: dict[str, Places] = {
 
 def _mean_period(shift: int) -> Places:
     """Keys as far back as copies are on average, whatever the row's own period, and `shift` on."""
-
-    def places(rows: Rows, *_: object) -> Mask:
-        return rows.shape_of(rows.back == (len(rows.place) - rows.opening) // 2 - shift)
-
-    return places
+    return lambda rows, *_: rows.shape_of(
+        rows.back == (len(rows.place) - rows.opening) // 2 - shift
+    )
 
 
 def _scattered(rows: Rows, column: int, generator: Generator) -> Mask:
@@ -143,45 +128,28 @@ def _scattered(rows: Rows, column: int, generator: Generator) -> Mask:
 
 def _forgotten(rows: Rows, column: int, generator: Generator) -> Mask:
     """A column for the queries in the first half of the row; nothing after it."""
-    early = rearrange(rows.place < len(rows.place) // 2, "q -> q 1")
-    return _column(rows, column) & early
+    return _column(rows, column) & (rows.place < len(rows.place) // 2)[:, None]
 
 
-def _in_half_of_the_rows(places: Places) -> Places:
-    def half(rows: Rows, column: int, generator: Generator) -> Mask:
-        n_rows = len(rows.tokens)
-        on = torch.randperm(n_rows, generator=generator) < n_rows // 2
-        return places(rows, column, generator) & rearrange(on, "row -> row 1 1")
-
-    return half
+def _only(places: Places, on: Callable[[Rows, Generator], Bool[Tensor, "..."]]) -> Places:
+    return lambda rows, column, generator: places(rows, column, generator) & on(rows, generator)
 
 
-def _at_every_other_query(places: Places) -> Places:
-    def half(rows: Rows, column: int, generator: Generator) -> Mask:
-        return places(rows, column, generator) & rearrange(rows.place % 2 == 0, "q -> q 1")
-
-    return half
+def _half_of_the_rows(rows: Rows, generator: Generator) -> Bool[Tensor, "row 1 1"]:
+    order = torch.randperm(len(rows.tokens), generator=generator)
+    return rearrange(order < len(order) // 2, "row -> row 1 1")
 
 
 @dataclass(frozen=True)
 class Role:
-    """The behaviour of a planted head.
+    """The behaviour of a planted head."""
 
-    Attributes:
-        places: Keys that it attends to; evenly, if there is more than one.
-        kind: The kind that it is if strong enough; None for a near miss.
-        nearly: The kind that a near miss resembles.
-        elsewhere: Whether its sink is never the first token.
-        most: Highest strength of a near miss.
-        factor: Factor of its strength, for a head that works by halves.
-    """
-
-    places: Places
-    kind: str | None = None
-    nearly: str | None = None
-    elsewhere: bool = False
-    most: float = 1.0
-    factor: float = 1.0
+    places: Places  # Keys that it attends to; evenly, if there is more than one.
+    kind: str | None = None  # The kind that it is if strong enough; None for a near miss.
+    nearly: str | None = None  # The kind that a near miss resembles.
+    elsewhere: bool = False  # Whether its sink is never the first token.
+    most: float = 1.0  # Highest strength of a near miss.
+    factor: float = 1.0  # Factor of its strength, for a head that works by halves.
 
 
 # Half of it stays below every threshold, also if the half of the rows that works has most of
@@ -206,17 +174,17 @@ NEAR_MISSES: dict[str, Role] = {
     "mean period": Role(_mean_period(0), nearly="duplicate_token"),
     "two after the copy": Role(_copies(2), nearly="induction"),
     "before the copy": Role(_copies(-1), nearly="duplicate_token"),
-    "wide window": Role(_distance(0, WIDE - 1), nearly="local_window"),
+    "wide window": Role(_distance(0, 31), nearly="local_window"),
     "forgotten sink": Role(_forgotten, nearly="sink", elsewhere=True),
     **{
         f"{kind.replace('_', ' ')}, {words}": Role(
-            change(places), nearly=kind, most=_HALF, factor=factor
+            _only(places, on), nearly=kind, most=_HALF, factor=factor
         )
         for kind, places in STRIPES.items()
-        for words, change, factor in (
-            ("half of the rows", _in_half_of_the_rows, 1.0),
-            ("every other query", _at_every_other_query, 1.0),
-            ("half as strong", lambda places: places, 0.5),
+        for words, on, factor in (
+            ("half of the rows", _half_of_the_rows, 1.0),
+            ("every other query", lambda rows, _: (rows.place % 2 == 0)[:, None], 1.0),
+            ("half as strong", lambda rows, _: torch.tensor(True), 0.5),
         )
     },
 }
@@ -227,26 +195,13 @@ ROLES = KINDS | NEAR_MISSES
 
 @dataclass(frozen=True)
 class Planted:
-    """One planted head.
+    """One planted head."""
 
-    Attributes:
-        role: Name in `ROLES`.
-        strength: Strength as planted (see `plant`).
-        pattern: Attention in each row.
-        expected: The same without randomness, but for each row's own strength.
-        excess: By kind, the mass of `expected` on the kind's targets beyond even attention: what
-            the head is in these rows.
-        usual_excess: The same with the usual strength in every row: what it is on average.
-        column: Its sink column, if it has one.
-    """
-
-    role: str
-    strength: float
-    pattern: Pattern
-    expected: Pattern
-    excess: Mapping[str, float]
-    usual_excess: Mapping[str, float]
-    column: int
+    pattern: Pattern  # Attention in each row.
+    expected: Pattern  # The same without randomness, but for each row's own strength.
+    excess: Mapping[str, float]  # Of `expected`, by kind: what the head is in these rows.
+    usual_excess: Mapping[str, float]  # With the usual strength in every row: what it usually is.
+    column: int  # Its sink column, if it has one.
 
 
 def truth(excess: Mapping[str, float], thresholds: Thresholds) -> str:
@@ -256,20 +211,15 @@ def truth(excess: Mapping[str, float], thresholds: Thresholds) -> str:
 
 
 def plant(
-    rows: Rows,
-    role: str,
-    strength: float,
-    *,
-    generator: Generator,
-    thresholds: Thresholds | None = None,
+    rows: Rows, role: str, strength: float, *, generator: Generator, thresholds: Thresholds
 ) -> Planted:
     """Make a head.
 
     The rest of its attention, and all of it for a query without targets, goes to a sink column,
-    evenly to all keys and at random, in proportions drawn uniformly. In half of the heads the
-    sink column is the first token, in the others one of the first quarter. The random part is
-    the softmax of normal scores of a spread from 0.5 to 3. The strength is drawn for each row,
-    and again for each query, around the given one.
+    evenly to all keys and at random, in proportions drawn uniformly (Dirichlet (1, 1, 1)). In half
+    of the heads the sink column is the first token, in the others one of the first quarter. The
+    random part is the softmax of normal scores of a spread from 0.5 to 3. The strength is drawn for
+    each row, and again for each query, around the given one.
 
     Args:
         rows: Rows that it attends to.
@@ -279,21 +229,19 @@ def plant(
             near miss, the share of attention on its keys.
         generator: Random generator.
         thresholds: Thresholds, for the width of a window and for sink columns.
-
-    Raises:
-        InputError: If the role is unknown, or strength is not in [0, 1].
     """
-    if role not in ROLES:
-        raise InputError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
     if not 0 <= strength <= 1:
         raise InputError(f"strength must be in [0, 1], got {strength}")
-    thresholds = as_thresholds(thresholds)
     part = ROLES[role]
-    column = _draw_column(rows, part, generator)
+    at_first = torch.rand((), dtype=torch.float32, generator=generator) < 0.5
+    column = int(torch.randint(1, rows.tokens.shape[1] // 4, (), generator=generator))
+    if (at_first or part.kind == "sink") and not part.elsewhere:
+        column = 0
     places = part.places(rows, column, generator).float()
     work = places / places.sum(-1, keepdim=True).clamp(min=1)
     active = places.any(-1)
-    to_sink, to_all, at_random = _shares(generator)
+    low, high = torch.rand(2, dtype=torch.float32, generator=generator).sort().values.tolist()
+    to_sink, to_all, at_random = low, high - low, 1 - high
     if "sink" in (part.kind, part.nearly):
         to_sink, to_all = 0.0, to_sink + to_all
     even = _softmax(torch.zeros_like(work))
@@ -303,9 +251,8 @@ def plant(
 
     share = part.factor * min(strength, part.most)
     if part.kind is not None:
-        targets, counted = _targets(rows, part.kind, thresholds)
-        if part.kind == "sink":
-            targets, counted = _sink_targets(rows, torch.full_like(rows.periods, column))
+        sinks = torch.full_like(rows.periods, column)
+        targets, counted = _targets(rows, part.kind, thresholds, sinks)
         # The score goes from that of rest to that of work in proportion to the share.
         resting, chance = _scores(rest, targets, counted)
         working, _ = _scores(_mix(active.float(), work, rest), targets, counted)
@@ -319,8 +266,6 @@ def plant(
     noise = _softmax(spread * torch.randn(work.shape, dtype=torch.float32, generator=generator))
     drawn = to_sink * sink + to_all * even + at_random * noise
     return Planted(
-        role=role,
-        strength=strength,
         pattern=_mix(in_queries * active, work, drawn),
         expected=expected,
         excess=planned_excess(rows, expected, column, thresholds),
@@ -336,51 +281,44 @@ def planned_excess(
 
     It is 0 for even attention and 1 if all is on target, and follows from the places of copies.
     """
+    # A row's column is a sink if the nearer and the farther half of its queries give it enough.
+    near, far = expected[:, column + 1 :, column].tensor_split(
+        [(expected.shape[1] - column - 1) // 2], dim=1
+    )
+    enough = torch.minimum(near.mean(-1), far.mean(-1)) >= thresholds.sink_column
     excess = {}
     for kind in LABELS:
-        targets, counted = _targets(rows, kind, thresholds)
-        if kind == "sink":
-            also = _draws_everywhere(expected, column, thresholds)
-            targets, counted = _sink_targets(rows, torch.where(also, column, 0))
+        targets, counted = _targets(rows, kind, thresholds, torch.where(enough, column, 0))
         score, chance = _scores(expected, targets, counted)
         excess[kind] = (score - chance) / (1 - chance)
     return excess
 
 
-@lru_cache(maxsize=len(LABELS))
 def _targets(
-    rows: Rows, kind: str, thresholds: Thresholds
+    rows: Rows, kind: str, thresholds: Thresholds, sinks: Int[Tensor, " row"]
 ) -> tuple[Mask, Bool[Tensor, "row query"]]:
-    """The targets of a kind, and the queries that count.
+    """The targets of a kind, and the queries that count; `sinks` also count as sinks.
 
-    The first token is the usual sink: it does not count as a query, nor as a target.
+    The first token is the usual sink: it does not count as a query, nor as another kind's target.
     """
     if kind == "sink":
-        return _sink_targets(rows, torch.zeros_like(rows.periods))
+        chosen = (rows.place == 0) | (rows.place == sinks[:, None])
+        targets = (rows.back > 0) & rearrange(chosen, "row k -> row 1 k")
+        return targets, (rows.place > 0).expand(len(targets), -1)
+    return _fixed_targets(rows, kind, thresholds.window_width)
+
+
+@lru_cache(maxsize=len(LABELS))
+def _fixed_targets(rows: Rows, kind: str, width: int) -> tuple[Mask, Bool[Tensor, "row query"]]:
     if kind == "local_window":
-        width = thresholds.window_width
+        targets = _distance(0, width - 1)(rows, 0, Generator())
         # The first token is before the window.
-        return _distance(0, width - 1)(rows, 0, Generator()), _all_rows(rows, rows.place >= width)
-    if kind not in STRIPES:
-        targets = _by_rule(kind)(rows, 0, Generator())
-        return targets, targets.any(-1)
-    targets = STRIPES[kind](rows, 0, Generator())
-    counted = targets.any(-1) & ~targets[:, :, 0]
-    counted[:, 0] = False
+        return targets, (rows.place >= width).expand(len(targets), -1)
+    targets = (STRIPES.get(kind) or _by_rule(kind))(rows, 0, Generator())
+    counted = targets.any(-1)
+    if kind in STRIPES:
+        counted &= ~targets[:, :, 0] & (rows.place > 0)
     return targets, counted
-
-
-def _sink_targets(
-    rows: Rows, column: Int[Tensor, " row"]
-) -> tuple[Mask, Bool[Tensor, "row query"]]:
-    """The first token and `column`, which may be the same, for the queries after them."""
-    chosen = (rows.place == 0) | (rows.place == column[:, None])
-    targets = (rows.back > 0) & rearrange(chosen, "row k -> row 1 k")
-    return targets, _all_rows(rows, rows.place > 0)
-
-
-def _all_rows(rows: Rows, queries: Bool[Tensor, " query"]) -> Bool[Tensor, "row query"]:
-    return repeat(queries, "q -> row q", row=len(rows.tokens))
 
 
 def _scores(
@@ -390,16 +328,6 @@ def _scores(
     visible = torch.arange(1, targets.shape[1] + 1)
     mass = (expected * targets).sum(-1)[counted].mean()
     return mass.item(), (targets.sum(-1) / visible)[counted].mean().item()
-
-
-def _draws_everywhere(
-    expected: Pattern, column: int, thresholds: Thresholds
-) -> Bool[Tensor, " row"]:
-    """Whether the nearer and the farther half of the queries after `column` give it enough."""
-    given = expected[:, column + 1 :, column]
-    middle = given.shape[1] // 2
-    halves = torch.stack([given[:, :middle].mean(-1), given[:, middle:].mean(-1)])
-    return (halves >= thresholds.sink_column).all(0)
 
 
 def _mix(share: Float[Tensor, "row query"], work: Pattern, rest: Pattern) -> Pattern:
@@ -415,26 +343,13 @@ def _unsteady(
     In units of its largest variation, min(share, 1 - share), the standard deviation is about .13
     over rows and .4 over queries. The labelled heads of SmolLM2-135M have medians of .12 and .5.
     """
+    sizes = (shape[0], 1), shape, ()
     of_row, of_query, of_head = (
-        torch.rand(size, dtype=torch.float32, generator=generator)
-        for size in ((shape[0], 1), shape, ())
+        torch.rand(size, dtype=torch.float32, generator=generator) for size in sizes
     )
     reach = (0.5 + 0.5 * of_head) * min(share, 1 - share)
     in_rows = share + reach * 0.25 * (torch.pi * of_row).cos()
     return in_rows, in_rows + reach * 0.75 * (torch.pi * of_query).cos()
-
-
-def _shares(generator: Generator) -> tuple[float, float, float]:
-    """Three shares that sum to 1, drawn uniformly: Dirichlet (1, 1, 1)."""
-    low, high = torch.rand(2, dtype=torch.float32, generator=generator).sort().values.tolist()
-    return low, high - low, 1 - high
-
-
-def _draw_column(rows: Rows, role: Role, generator: Generator) -> int:
-    first = torch.rand((), dtype=torch.float32, generator=generator) < 0.5
-    other = int(torch.randint(1, rows.tokens.shape[1] // 4, (), generator=generator))
-    plain_sink = role.kind == "sink" and not role.elsewhere
-    return 0 if plain_sink or (first and not role.elsewhere) else other
 
 
 def _softmax(scores: Pattern) -> Pattern:
