@@ -46,14 +46,9 @@ class Text:
 class Prompt:
     """One prompt of a run, without padding: its tokens and its patterns.
 
-    Attributes:
-        text: The queries' tokens.
-        layers: The pattern of each layer, by the layer's number.
-        whole: Number of tokens of the whole prompt, which may be cut here.
-        keys: The keys' tokens where they are of another text (cross-attention).
-        causal: Whether each query sees only itself and earlier tokens.
-        special: Ids of special tokens.
-        named: Whether the source numbers its layers; otherwise they count from 0.
+    `text` holds the queries' tokens, `keys` those of the keys in cross-attention, `layers` the
+    patterns by number of the layer, and `special` the special tokens' ids. `whole` is the number
+    of tokens before a cut; without `named`, layers count from 0.
     """
 
     text: Text

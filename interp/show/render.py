@@ -40,13 +40,9 @@ Progress = Callable[[int, int], None]
 class Prompts:
     """Prompts to show heads on, and the functions that read their attention.
 
-    Attributes:
-        rows: Token ids of each prompt.
-        most: Most tokens of a prompt in a figure.
-        scan: Makes the table of heads; takes `progress`.
-        gallery: Makes the page; takes the table, `heads`, `limit` and `progress`.
-        patterns: Takes a prompt's number and the layers (None for all), and returns the patterns
-            of as many tokens as a figure shows.
+    `most` is the most tokens of a prompt in a figure. `scan` makes the table of heads, and takes
+    `progress`; `gallery` makes the page from the table, `heads`, `limit` and `progress`; `patterns`
+    returns those of a prompt's number and layers (None for all), cut for a figure.
     """
 
     rows: list[list[int]]
@@ -80,12 +76,8 @@ def of_file(
 ) -> Prompts:
     """Prompts whose patterns are in a file, one in each row of a batch.
 
-    Args:
-        ran: Patterns and token ids, from `interp.patterns.read.take`.
-        file: Name of the file, for the record.
-        tokens: Name of the file of token ids, if it is another.
-        special: Ids of special tokens.
-        how: Options `learned_sinks` and `causal` of `interp.read_patterns`.
+    `file` and `tokens` name the files for the record, `special` are the special tokens' ids, and
+    `how` are options `learned_sinks` and `causal` of `interp.read_patterns`.
     """
     rows = [row[row != NONE].tolist() for row in ran.tokens]
 
@@ -153,18 +145,11 @@ def render(
 ) -> list[str]:
     """Write gallery.html and the figures to `folder`, and return notes on what was left out.
 
-    Args:
-        folder: Folder to write to; it must exist.
-        prompts: Prompts to show the heads on.
-        scan: Table of the same model; made by `prompts.scan` if left out.
-        formats: Some of `html`, `png`, `svg`, `pdf`.
-        draw: Figures to draw in the formats other than `html`: some of `DRAWN`.
-        heads: Heads to show; all by default.
-        labels: Labels of the heads to show; all by default.
-        query: Position of the query of `arcs`; the last by default.
-        limit: Largest size of the page in millions of bytes.
-        stage: Function that is called with the name of each stage.
-        progress: Function that is called with the number of finished parts and of all.
+    The folder must exist, and `scan` is by default `prompts.scan`. `formats` are some of `html`,
+    `png`, `svg` and `pdf`; `draw`, some of `DRAWN`, are the figures in the last three. `heads`
+    and `labels` choose heads, `query` is that of `arcs` (by default the last), and `limit` the
+    page's largest size in millions of bytes. `stage` is called with the name of each stage,
+    `progress` with the number of finished parts and of all.
     """
     lengths = [len(row) for row in prompts.rows]
     last = min(prompts.most, *lengths) - 1

@@ -13,17 +13,12 @@ from interp.show.figures.page import Page, paint, whole_ticks
 from interp.show.figures.style import ACCENT, BLUE, DASHED, DIFFERENCES, GREY, QUIET, styled
 from interp.show.figures.words import prose, wrapped
 
-NAMES = {
-    "absolute": "by hand, absolute",
-    "rotary": "by hand, rotary",
-    "learned": "learned, two layers",
-}
+NAMES = dict(absolute="by hand, absolute", rotary="by hand, rotary", learned="learned, two layers")
 """Columns of `scripts/compare_circuits.py`, in words; the last is the model's own name."""
 
 ROLES = {"previous_token": "previous token head", "induction": "induction head"}
 
-LEAST = 0.15
-"""Least change of a stripe that is drawn as an edge."""
+LEAST = 0.15  # Least change of a stripe that is drawn as an edge.
 
 
 def comparison_figures(comparison: Mapping[str, Any]) -> dict[str, Figure]:

@@ -46,15 +46,10 @@ def distance_curves(scan: HeadScan) -> Figure:
         for name, line, shade in sorted(lines, key=lambda entry: entry[1][-1]):
             panel.plot(distances, line, color=shade, marker="o")
             place = max(line[-1], place + 0.035)  # Names that would overlap move up.
-            panel.annotate(
-                f"{name}  {line[-1]:.2f}",
-                (max(distances), line[-1]),
-                (1.03, place),
-                textcoords=("axes fraction", "data"),
-                color=shade,
-                va="center",
-                arrowprops={"arrowstyle": "-", "color": shade, "linewidth": 0.3},
-            )
+            ends = (max(distances), line[-1]), (1.03, place)
+            look: dict[str, Any] = {"textcoords": ("axes fraction", "data"), "va": "center"}
+            look["arrowprops"] = {"arrowstyle": "-", "color": shade, "linewidth": 0.3}
+            panel.annotate(f"{name}  {line[-1]:.2f}", *ends, color=shade, **look)
         panel.axhline(threshold, **DASHED)
         panel.set_xscale("log", base=2)
         panel.set_xticks(distances, map(str, distances))
@@ -184,8 +179,7 @@ def cost_curves(records: Sequence[dict[str, Any]]) -> Figure:
 
 CACHES = "full", "window", "other_window", "sink_window", "sink_window_text_positions"
 
-BIN = 16
-"""Positions whose mean is one point of a line: a single one depends on a few tokens of text."""
+BIN = 16  # Positions whose mean is one point of a line: a single one depends on few tokens.
 
 
 def sink_losses(result: Mapping[str, Any]) -> Figure:

@@ -151,16 +151,11 @@ def attention_arcs(
             points = [(query, 0), (query + loop, high), (key - loop, high), (key, 0)]
             path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
             panel.add_patch(PathPatch(path, linewidth=WIDEST * weights[key], **look))
-        near: dict[str, Any] = {"textcoords": "offset points", "size": 6}
-        near |= {"ha": "center", "va": "bottom"}
+        near: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom"}
+        near["path_effects"] = [withStroke(linewidth=1.5, foreground="white")]
         for key in _apart([key for key in drawn if weights[key] >= NUMBERED], 0.6 / slot):
-            panel.annotate(
-                f"{weights[key]:.2f}",
-                ((query + key) / 2, 0.75 * heights[key]),
-                (0, WIDEST * weights[key] / 2 + 1),
-                path_effects=[withStroke(linewidth=1.5, foreground="white")],
-                **near,
-            )
+            ends = ((query + key) / 2, 0.75 * heights[key]), (0, WIDEST * weights[key] / 2 + 1)
+            panel.annotate(f"{weights[key]:.2f}", *ends, size=6, **near)
         panel.set_xticks(named, [labels[place] for place in named], rotation=90, size=SIZE)
         panel.plot(query, 0, "o", color="black", markersize=4, clip_on=False, zorder=3)
         lines = [(BLUE, weight, f"weight {weight:g}") for weight in (0.1, 0.5, 1)]

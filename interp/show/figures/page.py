@@ -18,8 +18,7 @@ from interp.show.figures.style import ACCENT, COLOURS, GREY, NOTES, QUIET, style
 from interp.show.figures.words import pooled, wrapped
 from interp.show.prompt import Prompt
 
-LINE = 0.135
-"""Height of a line of text, in inches."""
+LINE = 0.135  # Height of a line of text, in inches.
 
 
 class Page:

@@ -15,12 +15,8 @@ from matplotlib.transforms import Bbox
 
 from interp.errors import InputError
 
-STYLE: dict[str, Any] = {
-    str(name): value
-    for name, value in matplotlib.rc_params_from_file(
-        Path(__file__).with_name("interp.mplstyle"), use_default_template=False
-    ).items()
-}
+_FILE = Path(__file__).with_name("interp.mplstyle")
+STYLE: dict[str, Any] = {**matplotlib.rc_params_from_file(_FILE, use_default_template=False)}
 """The settings in `interp.mplstyle`, by name."""
 
 FONT: str = STYLE["font.family"][0]
@@ -35,8 +31,7 @@ COLOURS = matplotlib.colormaps["Blues"].with_extremes(bad=to_rgba(GREY, 0))
 DIFFERENCES = matplotlib.colormaps["PuOr_r"].with_extremes(bad=to_rgba(GREY, 0))
 HATCH: dict[str, Any] = {"facecolor": GREY, "edgecolor": "#999999", "hatch": "//////"}
 DASHED: dict[str, Any] = {"color": QUIET, "linewidth": 0.5, "linestyle": "--"}
-NOTES = "notes"
-"""Mark (gid) of the notes under a figure."""
+NOTES = "notes"  # Mark (gid) of the notes under a figure.
 
 _SETTINGS = threading.RLock()
 _METADATA = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}

@@ -39,7 +39,6 @@ def drawable(label: str) -> str:
 
 @lru_cache
 def _glyphs() -> frozenset[int]:
-    """The characters that the font can draw."""
     return frozenset(FT2Font(findfont(FONT)).get_charmap())
 
 
@@ -56,10 +55,7 @@ def inches(text: str, size: float) -> float:
 
 
 def wrapped(text: str, width: float) -> str:
-    """Text of the usual size in lines of at most `width` inches, if no word is longer.
-
-    A percent sign stays with its number.
-    """
+    """Text in lines of at most `width` inches; a percent sign stays with its number."""
     lines = [""]
     for word in re.split(" (?!%)", text):
         line = f"{lines[-1]} {word}".lstrip(" ")
@@ -110,10 +106,7 @@ def what_was_run(scan: HeadScan) -> str:
 
 
 def of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> tuple[str, str, str | None]:
-    """The head's name with the model, its label and score; what the score is; and its kind.
-
-    The kind is None if the prompt has no targets of it, or the head's window is forced.
-    """
+    """The head's name with model, label and score; what that is; its kind, if it has targets."""
     if scan is None:
         return str(head), "", None
     rows = scan.frame.loc[scan.frame["name"] == str(head)].to_dict("records")

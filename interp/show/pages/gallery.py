@@ -20,11 +20,8 @@ from interp.text import prose
 if TYPE_CHECKING:
     from interp.models import Model
 
-LIMIT = 20.0
-"""Largest size of a page in millions of bytes, by default."""
-
+LIMIT = 20.0  # Largest size of a page in millions of bytes, by default.
 Megabytes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""A size in millions of bytes."""
 
 
 @checked
@@ -132,14 +129,13 @@ def _wanted(
     """The heads to show. `held` are numbers of heads by layer; `some` layers may be absent."""
     counts = Counter(scan.frame["layer"].tolist())
     if not some and len(held) != len(counts):
-        raise InputError(
-            f"patterns must have the scan's {len(counts)} layers, got {len(held)}: name them with"
-            " layers if they are some of these"
-        )
+        rule = f"patterns must have the scan's {len(counts)} layers, got {len(held)}"
+        raise InputError(f"{rule}: name them with layers if they are some of these")
     for layer, count in held.items():
         if count != counts[layer]:
-            rule = f"patterns must have the scan's {counts[layer]} heads in layer {layer}"
-            raise InputError(f"{rule}, got {count}: use the scan of the same model")
+            raise InputError(
+                f"patterns must have {counts[layer]} heads in layer {layer}, got {count}"
+            )
     present = {Head(layer, head) for layer, count in held.items() for head in range(count)}
     chosen = present if heads is None else {Head.parse(head) for head in heads}
     if not chosen or chosen - present:
@@ -179,9 +175,9 @@ def _fitted(
         if fixed + sum(sizes[head] for head in kept) <= room:
             note = (
                 f"All {len(heads)} heads would take {size / 1e6:.1f} million bytes, more than the"
-                f" limit of {limit:g}: this page shows the strongest {most} of each label,"
-                f" {len(kept)} in all."
             )
+            note += f" limit of {limit:g}: this page shows the strongest {most} of each label,"
+            note += f" {len(kept)} in all."
             return replace(whole, heads=sorted(kept), notes=[note, *notes])
     rule = "limit must leave room for one head of each label"
     raise InputError(f"{rule}, got {limit:g} for a page of {size / 1e6:.1f} million bytes")

@@ -42,10 +42,7 @@ def as_steps(
 
 
 def packed(steps: UInt8[Tensor, "query key"], *, causal: bool = True) -> str:
-    """The weights, key by key and within a key query by query, deflated (zlib), in base64.
-
-    With `causal`, only the lower triangle.
-    """
+    """The weights by key, then query, deflated, in base64; if causal, the lower triangle only."""
     steps = steps.cpu().T
     if causal:
         steps = steps[tuple(torch.triu_indices(*steps.shape))]
@@ -77,10 +74,7 @@ def unpacked(text: str, *, keys: int | None = None) -> Float[Tensor, "query key"
 def thumbnail(
     steps: UInt8[Tensor, "head query key"], *, most: int
 ) -> UInt8[Tensor, "head down across"]:
-    """Small pictures of at most `most` pixels a side: each pixel the largest weight of its block.
-
-    With the largest, a stripe one token wide stays dark.
-    """
+    """Pictures of at most `most` pixels a side: each pixel the largest weight of its block."""
     queries, keys = steps.shape[1:]
     block = -(-max(queries, keys) // most)
     padded = torch.nn.functional.pad(steps, (0, -keys % block, 0, -queries % block))
@@ -91,8 +85,7 @@ def thumbnail(
 class PackedPrompt(Prompt):
     """One prompt as a page stores it: cut to `LONGEST` tokens, with packed weights.
 
-    `targets` are by kind, for each query the keys where such a head should look; `sinks`, by head,
-    the columns where it rests; `weights` are packed, `pictures` small.
+    `targets` are by kind the keys of each query, `sinks` by head the columns where it rests.
     """
 
     title: str = ""
@@ -116,8 +109,7 @@ class PackedPrompt(Prompt):
             targets[kind] = [row.nonzero().flatten().tolist() for row in cells]
         if title is None:
             begins = prose("".join(prompt.text.texts[:40]) if reads is None else reads)
-            begins = begins if len(begins) < 60 else begins[:58] + "…"
-            count = len(prompt.text)
+            begins, count = begins if len(begins) < 60 else begins[:58] + "…", len(prompt.text)
             title = f"{count} token{'' if count == 1 else 's'}: {begins}"
         keys = keys and keys.beginning(LONGEST)
         named = {"title": prose(title), "targets": targets}
@@ -128,11 +120,9 @@ class PackedPrompt(Prompt):
         """What a reader must know if the prompt is cut."""
         if self.longest == self.whole:
             return []
-        return [
-            f"A prompt of {self.whole:,} tokens is cut to its first {self.longest:,}; the weights"
-            " are those of the whole prompt."
-            + ("" if self.causal else " Attention to later tokens is not shown.")
-        ]
+        ahead = "" if self.causal else " Attention to later tokens is not shown."
+        cut = f"A prompt of {self.whole:,} tokens is cut to its first {self.longest:,}"
+        return [f"{cut}; the weights are those of the whole prompt.{ahead}"]
 
     def add(self, layer: int, pattern: Float[Tensor, "head query key"], heads: Collection[Head]):
         """Pack the heads of a layer that are in `heads`, without later tokens."""

@@ -1,8 +1,7 @@
 """The content of a page of heads, and its file: `Gallery`.
 
 The page holds all heads as small pictures, grouped by label, and each in full with its tokens.
-It is one file that refers to nothing outside. `interp.show.pages.packing` packs the weights,
-`interp.show.pages.webpage` writes the HTML.
+`interp.show.pages.packing` packs the weights, `interp.show.pages.webpage` writes the HTML.
 """
 
 import io
@@ -29,16 +28,10 @@ from interp.text import prose
 class Gallery:
     """A page of heads, made by `gallery`.
 
-    In a notebook it displays itself in a frame, and as a still picture (PNG) if pages cannot be
-    displayed.
+    A notebook displays it in a frame, or as a still picture (PNG) if it cannot display pages.
 
-    Attributes:
-        title: Title of the page.
-        scan: The table with the heads' labels and scores.
-        heads: The heads on the page.
-        prompts: The prompts, each with the packed weights of those heads.
-        notes: Notes on the page; the first says what was left out.
-        alone: The only head, if it is a page of one head in full.
+    `scan` is the table of labels and scores, `prompts` hold the packed weights of `heads`, the
+    first of `notes` says what was left out, and `alone` is the head of a page of one in full.
     """
 
     title: str
@@ -72,9 +65,8 @@ class Gallery:
         table = []
         for row in self._rows:
             also = ", ".join(word for word in row["labels"] if word != row["label"])
-            table.append(
-                (row["name"], prose(row["label"]), _fixed(row["score"]), also and prose(also))
-            )
+            words = prose(row["label"]), _fixed(row["score"]), also and prose(also)
+            table.append((row["name"], *words))
         blocks = {
             f"w{i}-{head}": prompt.weights[head]
             for i, prompt in enumerate(self.prompts)
@@ -205,8 +197,8 @@ class Gallery:
             return [f"{read[0].upper()}{read[1:]} {steps}"]
         score = (
             " The number under a picture is the score of its own label, or of the label or score"
-            f" that you chose: the mean attention on the targets over {over}."
         )
+        score += f" that you chose: the mean attention on the targets over {over}."
         blocks = "In small pictures of long prompts a pixel is the largest weight of its block."
         return [f"Each picture is one head: {read}{'' if cross else score}", f"{steps} {blocks}"]
 

@@ -8,11 +8,9 @@ from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-SIDE = 56
-"""Most pixels of a head's side."""
+SIDE = 56  # Most pixels of a head's side.
 
-_COLUMNS, _ACROSS, _DOWN = 12, 80, 82
-_SECTION, _EDGE = 26, 12
+_COLUMNS, _ACROSS, _DOWN, _SECTION, _EDGE = 12, 80, 82, 26, 12
 _BLUES = ["#f8fbff", "#bdd8f0", "#6cabdb", "#2873b8", "#082f6b"]  # As in template/gallery.js.
 _OTHERS = ["#e3e6ea", "#ffffff", "#1c2733"]  # Hidden cells, the ground, the text.
 
@@ -22,10 +20,7 @@ Section = tuple[str, Sequence[str], Sequence[UInt8[Tensor, "down across"]]]
 
 
 def sheet(sections: Sequence[Section], *, causal: bool = True) -> bytes:
-    """A PNG with the sections one below the other; the same bytes each time.
-
-    With `causal`, keys after the query are grey.
-    """
+    """A PNG with the sections one below the other; with `causal`, keys after the query are grey."""
     lines = [-(-len(pictures) // _COLUMNS) for *_, pictures in sections]
     height = 2 * _EDGE + sum(_SECTION + count * _DOWN for count in lines)
     page = Image.new("P", (2 * _EDGE + _COLUMNS * _ACROSS, height), 254)

@@ -52,33 +52,20 @@ def page(
         blocks["circuitsvis"] = base64.b64encode(deflated).decode("ascii")
         data = {**data, "circuitsvis": version("circuitsvis")}
     cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table)
-    elements = (
-        f'<script type="text/plain" id="{html.escape(name)}">{text}</script>'
-        for name, text in blocks.items()
-    )
-    return document(
-        "gallery.html",
-        title,
-        data,
-        style=_asset("gallery.css"),
-        script=_asset("gallery.js") + _asset("view.js"),
-        allowed=allowed,
-        blocks="\n".join(elements),
-        picture=base64.b64encode(picture).decode("ascii"),
-        rows="".join(f"<tr>{row}</tr>\n" for row in cells),
-    )
+    element = '<script type="text/plain" id="{}">{}</script>'
+    elements = (element.format(html.escape(name), text) for name, text in blocks.items())
+    parts = {"blocks": "\n".join(elements), "rows": "".join(f"<tr>{row}</tr>\n" for row in cells)}
+    parts |= {"picture": base64.b64encode(picture).decode("ascii"), "style": _asset("gallery.css")}
+    script = _asset("gallery.js") + _asset("view.js")
+    return document("gallery.html", title, data, script=script, allowed=allowed, **parts)
 
 
 def lab_page(title: str, data: Mapping[str, Any]) -> str:
     """The HTML of the attention lab, in the gallery's style."""
     parts = ("lab_maths", "lab_widgets", "lab_scores", "lab_heads", "lab")
-    return document(
-        "lab.html",
-        title,
-        data,
-        style=_asset("gallery.css") + _asset("lab.css"),
-        script="".join(_asset(f"{part}.js") for part in parts),
-    )
+    script = "".join(_asset(f"{part}.js") for part in parts)
+    style = _asset("gallery.css") + _asset("lab.css")
+    return document("lab.html", title, data, style=style, script=script)
 
 
 def document(
@@ -99,16 +86,15 @@ def document(
         " base-uri 'none'; form-action 'none'"
     )
     parts |= {"policy": policy, "style": style, "script": script}
-    return Template(_asset(template)).substitute(
-        title=html.escape(title), data=as_json(data), **parts
-    )
+    parts |= {"title": html.escape(title), "data": as_json(data)}
+    return Template(_asset(template)).substitute(parts)
 
 
 def frame(document: str, *, height: int) -> str:
     """A page inside a frame, for a notebook.
 
-    The frame has no origin and no access to the notebook: two on one page do not affect each
-    other. It is ASCII, so that the hash of its script is right in any encoding of the notebook.
+    The frame has no origin and no access to the notebook. It is ASCII, so that the hash of its
+    script is right in any encoding.
     """
     inside = html.escape(document).encode("ascii", "xmlcharrefreplace").decode("ascii")
     return (
