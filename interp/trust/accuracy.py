@@ -103,8 +103,7 @@ def real_strengths(heads: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]
     Raises:
         InputError: If a kind has no head.
     """
-    heads = list(heads)
-    strengths = {}
+    heads, strengths = list(heads), {}
     for kind, label in LABELS.items():
         strengths[kind] = [
             excess(float(head[kind]), float(head[f"{kind}_chance"]))
@@ -137,9 +136,8 @@ def measure_accuracy(
     """
     thresholds = as_thresholds(thresholds)
     generator = Generator().manual_seed(seed)
-    at_each = islice(cycle(KINDS), heads // 2 // len(STRENGTHS))
-    by_size = plan(strengths, heads // 2), plan(strengths, heads)
-    plans = [*by_size, list(product(at_each, STRENGTHS))]
+    for_curve = product(islice(cycle(KINDS), heads // 2 // len(STRENGTHS)), STRENGTHS)
+    plans = [plan(strengths, heads // 2), plan(strengths, heads), list(for_curve)]
     done, sets = 0, [list[Judged]() for _ in plans]
     for planned, judged in zip(plans, sets):
         # In random order, so that roles and rows combine at random.

@@ -95,12 +95,10 @@ def _column(rows: Rows, column: int, generator: Generator | None = None) -> Mask
 
 def _by_rule(kind: str) -> Places:
     """The targets of a kind by its own rule."""
-
-    def places(rows: Rows, *_: object) -> Mask:
-        keys = kinds_of(causal=True)[kind](rows.tokens, width=Thresholds().window_width)
-        return (rearrange(keys, "row q m -> row q m 1") == rows.place).any(-2)
-
-    return places
+    return lambda rows, *_: (
+        kinds_of(causal=True)[kind](rows.tokens, width=Thresholds().window_width)[..., None]
+        == rows.place
+    ).any(-2)
 
 
 STRIPES: dict[str, Places] = {
@@ -199,8 +197,8 @@ class Planted:
 
     pattern: Pattern  # Attention in each row.
     expected: Pattern  # The same without randomness, but for each row's own strength.
-    excess: Mapping[str, float]  # Of `expected`, by kind: what the head is in these rows.
-    usual_excess: Mapping[str, float]  # With the usual strength in every row: what it usually is.
+    excess: Mapping[str, float]  # `planned_excess` of `expected`: what it is in these rows.
+    usual_excess: Mapping[str, float]  # The same with the usual strength in every row.
     column: int  # Its sink column, if it has one.
 
 

@@ -41,12 +41,12 @@ def published_heads(model: str | None = None) -> pd.DataFrame:
         table = pd.read_csv(path, encoding="utf-8", keep_default_na=False)
     if model is None:
         return table
-    mine = table.loc[table["model"] == _plain(model)]
+    name = model.rsplit("/", 1)[-1].lower().removesuffix("-hf")
+    name = _ALSO_CALLED.get(name, name)
+    mine = table.loc[table["model"] == name]
     if mine.empty:
         known = ", ".join(sorted(set(table["model"])))
-        raise InputError(
-            f"model must be one that papers name heads of ({known}), got {_plain(model)!r}"
-        )
+        raise InputError(f"model must be one that papers name heads of ({known}), got {name!r}")
     return mine.reset_index(drop=True)
 
 
@@ -89,9 +89,3 @@ def compare_with_published(scan: HeadScan, model: str | None = None) -> pd.DataF
         )
     types = {"score": "Float64", EFFECT: "Float64", "agrees": "boolean"}
     return pd.DataFrame.from_records(rows, columns=_COLUMNS).astype(types)
-
-
-def _plain(model: str) -> str:
-    """A model's name as in the table: without the hub's owner and the format's suffix."""
-    name = model.rsplit("/", 1)[-1].lower().removesuffix("-hf")
-    return _ALSO_CALLED.get(name, name)
