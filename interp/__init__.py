@@ -36,7 +36,7 @@ Classes:
 
     Model                   a language model, ready to run
     Head                    one head: accepted everywhere as L5H1, 5.1, (5, 1) or Head(5, 1)
-    HeadScan                the table of a scan: heads, explain, to_frame, save, load
+    HeadScan                the table of a scan: heads, strongest, to_frame, save, load
     HeadLabel               one head's label with its scores
     PromptScores            the table of `score_prompts`
     AttentionPatterns       patterns [layer, batch, head, query, key] with their tokens
