@@ -38,6 +38,6 @@ class Head(NamedTuple):
         if isinstance(text, str) and (match := _NAME.fullmatch(text.strip())):
             return cls(*map(int, filter(None, match.groups())))
         pair: Any = text if isinstance(text, tuple) and len(text) == 2 else [None]
-        if all(isinstance(i, Integral) and not isinstance(i, bool) and i >= 0 for i in pair):
+        if all(isinstance(i, Integral) and not isinstance(i, bool) and int(i) >= 0 for i in pair):
             return cls(*map(int, pair))
         raise InputError(f"head must be named like L5H1, 5.1 or (5, 1), got {quoted(text)}")

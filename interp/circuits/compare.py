@@ -202,7 +202,7 @@ def compare_circuits(
     *,
     seed: Seed = 0,
     rows: Annotated[Whole, Field(ge=2)] = 8,
-    progress: Callable[[str], object] = lambda step: None,
+    progress: Callable[[str], object] | None = None,
 ) -> Comparison:
     """Measure the induction circuit of each model the same way.
 
@@ -227,7 +227,8 @@ def compare_circuits(
     if not isinstance(models, Mapping) or not models:
         raise InputError(f"models must map names to models, got {type(models).__name__}")
     opened = {name: load_model(model) for name, model in models.items()}
-    circuits = {n: _measure(n, model, rows, seed, progress) for n, model in opened.items()}
+    report = progress or (lambda step: None)
+    circuits = {n: _measure(n, model, rows, seed, report) for n, model in opened.items()}
     made_by = {
         "seed": seed,
         "rows": rows,

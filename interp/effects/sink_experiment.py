@@ -222,7 +222,7 @@ def _groups(model: Model, scan: HeadScan) -> dict[str, Bool[Tensor, "layer head"
     groups = {label: torch.zeros(model.n_layers, model.n_heads) > 0 for label in order}
     for label, members in names:
         for head in map(Head.parse, members):
-            groups[label][head] = True
+            groups[str(label)][head] = True
     return {label: heads for label, heads in groups.items() if heads.any()}
 
 

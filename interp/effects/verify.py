@@ -287,7 +287,7 @@ def verify(
             effects[method] = {
                 name: Effect(
                     float(change.mean()),
-                    interval(change[:, None], seed),
+                    tuple(interval(change[:, None], seed)),
                     tuple(float(other[name].mean()) for other in others),
                 )
                 for name, change in together.items()

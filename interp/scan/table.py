@@ -16,7 +16,7 @@ from interp.errors import InputError, quoted, reading
 from interp.files import content_of, parsed, staged, write_json
 from interp.heads import Head
 from interp.kinds.kind import KINDS, kind_of, kinds_of
-from interp.kinds.labels import HeadLabel
+from interp.kinds.labels import MIXED, HeadLabel
 from interp.kinds.scores import STATISTICS
 from interp.scan.columns import AT_DISTANCE, COLUMNS, SCORED, places, typed
 from interp.scan.record import Record
@@ -87,7 +87,7 @@ class HeadScan:
         """
         words = [*WORDS, *(kind.label for kind in KINDS.values() if kind.name in self.frame)]
         known = sorted({word for labels in self.frame["labels"] for word in labels})
-        words = dict.fromkeys([*words, *known])
+        words = dict.fromkeys([*words, *known, MIXED])
         label = KINDS[label].label if label in KINDS else label
         if label not in words:
             raise InputError(f"label must be one of {', '.join(words)}, got {quoted(label)}")

@@ -77,8 +77,8 @@ class Composition:
     distance: int
 
     def __repr__(self) -> str:
-        best = [(kind, e) for kind in KINDS for e in self.strongest(kind, 1).itertuples()]
-        words = [f"{kind} {e.earlier} to {e.later} {e.score:.3f}" for kind, e in best]
+        best = [(kind, e) for kind in KINDS for e in self.strongest(kind, 1).to_dict("records")]
+        words = [f"{kind} {e['earlier']} to {e['later']} {e['score']:.3f}" for kind, e in best]
         return f"Composition({', '.join([*words, f'floor {self.floor:.3f}'])})"
 
     def scores(self, kind: str) -> Float[Tensor, "layer head layer head"]:
@@ -111,8 +111,8 @@ class Composition:
         """
         names = {kind: "score", f"{kind}_z": "z", f"{kind}_rank": "rank"}
         n_layers, n_heads = self.scores(kind).shape[2:]
-        frame = self.to_frame()[["earlier", "later", *names]].rename(columns=names)
-        frame = frame.dropna(subset=["score"])
+        frame = self.to_frame().rename(columns=names).dropna(subset=["score"])
+        frame = frame.loc[:, ["earlier", "later", *names.values()]]
         if later is not None:
             layer, head = later = Head.parse(later)
             if layer >= n_layers or head >= n_heads:

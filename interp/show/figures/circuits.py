@@ -140,7 +140,9 @@ def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any
         panel.text(0, -0.22, "earlier heads (previous token score)", color=QUIET, va="center")
         ways = [(-1, "lost attention on targets"), (1, "gained attention")]
         ways = ways[: 1 + any(value > 0 for value in drawn.values())]
-        legend = [Line2D([], [], linewidth=3, label=words, **_way(way)) for way, words in ways]
+        legend = [
+            Line2D([], [], linewidth=3, label=words, **_way(float(way))) for way, words in ways
+        ]
         page.legend(legend, 0.4, page.body - 0.45, ncols=2)
     return page.figure
 

@@ -129,8 +129,10 @@ def _wanted(
     """The heads to show. `held` are numbers of heads by layer; `some` layers may be absent."""
     counts = Counter(scan.frame["layer"].tolist())
     if not some and len(held) != len(counts):
-        rule = f"patterns must have the scan's {len(counts)} layers, got {len(held)}"
-        raise InputError(f"{rule}: name them with layers if they are some of these")
+        raise InputError(
+            f"patterns must have the scan's {len(counts)} layers, got {len(held)}: if they are"
+            " some of these, name them with layers"
+        )
     for layer, count in held.items():
         if count != counts[layer]:
             raise InputError(
@@ -179,5 +181,7 @@ def _fitted(
             note += f" limit of {limit:g}: this page shows the strongest {most} of each label,"
             note += f" {len(kept)} in all."
             return replace(whole, heads=sorted(kept), notes=[note, *notes])
-    rule = "limit must leave room for one head of each label"
-    raise InputError(f"{rule}, got {limit:g} for a page of {size / 1e6:.1f} million bytes")
+    raise InputError(
+        "limit must leave room for one head of each label, got"
+        f" {limit:g} for a page of {size / 1e6:.1f} million bytes"
+    )
