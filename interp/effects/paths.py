@@ -184,7 +184,7 @@ def path_effects(
 ) -> PathEffects:
     """Take earlier heads out of the queries, the keys or the values of the heads `to`.
 
-    The probe is the scan's: rows of random tokens, each repeated with a period of its own, and
+    The probe is the scan's: rows of random tokens, each with a different period, and
     the same queries count.
 
     Args:

@@ -1,13 +1,12 @@
 """How results of this room and the rooms below it are kept: one JSON file each."""
 
-import json
 import os
 from collections import UserDict
 from pathlib import Path
 from typing import Any
 
 from interp.errors import InputError, quoted, reading
-from interp.files import content_of, staged, write_json
+from interp.files import content_of, parsed, staged, write_json
 
 
 class Saved:
@@ -28,7 +27,7 @@ class Saved:
         """Read what `save` wrote."""
         with reading(path, f"a {cls.__name__} that save wrote"):
             make: Any = cls
-            return make.of_json(json.loads(content_of(Path(path))))
+            return make.of_json(parsed(content_of(Path(path))))
 
 
 class Report(Saved, UserDict[str, Any]):

@@ -29,7 +29,7 @@ from interp.kinds.kind import FORCED_WINDOW
 from interp.kinds.labels import MIXED, NOT_ENOUGH, excess
 from interp.kinds.scores import Thresholds
 from interp.models import Model, load_model
-from interp.scan.plan import encoded_passages, row_length
+from interp.scan.plan import row_length, text_probe
 from interp.scan.record import Record
 from interp.scan.table import WORDS, HeadScan, check_scan
 
@@ -402,10 +402,5 @@ def _notes(
 
 def _probes(model: Model, rows: int, seed: int, length: int) -> list[probes.Probe]:
     random = probes.repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
-    encoded = encoded_passages(model)
-    if not encoded:
-        return [random]
-    shortest = min(map(len, encoded)) + (model.bos is not None)
-    length = min(length * 3 // 4 + 1, shortest)
-    natural = probes.text(encoded, rows=rows, length=length, bos=model.bos)
+    natural = text_probe(model, rows, length * 3 // 4 + 1, model.bos)
     return [random] if natural is None else [random, natural]

@@ -79,7 +79,7 @@ def attention_only(
 
 
 def save(model: Model, folder: str | os.PathLike[str]) -> None:
-    """Write a model and its tokenizer as a Hugging Face folder of its own: whole, or not at all."""
+    """Write a model and its tokenizer as a Hugging Face folder: whole, or not at all."""
     folder = Path(folder)
     with staged(folder) as scratch, quiet():
         there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()

@@ -103,15 +103,19 @@ _SHOWN_BY = {
 """The columns of which a head with a label must have one."""
 
 
+def _pattern(name: str) -> re.Pattern[str]:
+    for placeholder, values in _PLACEHOLDERS.items():
+        name = name.replace(placeholder, values)
+    return re.compile(name)
+
+
+_PATTERNS = {_pattern(known.name): known for known in COLUMNS}
+
+
 def column(name: str) -> Column:
     """What the column of that name holds; of an unknown one, any number."""
-    for known in COLUMNS:
-        pattern = known.name
-        for placeholder, values in _PLACEHOLDERS.items():
-            pattern = pattern.replace(placeholder, values)
-        if re.fullmatch(pattern, name):
-            return known
-    return Column(name, NUMBER, ANY, "")
+    found = (known for pattern, known in _PATTERNS.items() if pattern.fullmatch(name))
+    return next(found, Column(name, NUMBER, ANY, ""))
 
 
 def typed(frame: pd.DataFrame) -> pd.DataFrame:

@@ -44,16 +44,22 @@ def scan_probes(
     closing = model.closing if n_bos else None
     length -= again + (closing is not None)
     made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=bos, seed=seed)]
-    if encoded := encoded_passages(model):
-        # A row never joins two passages, so rows of text are as long as the shortest at most.
-        shortest = min(length, min(map(len, encoded)) + (bos is not None))
-        natural = probes.text(encoded, rows=max(1, rows // 2), length=shortest, bos=bos)
-        made += [natural] if natural is not None else []
+    natural = text_probe(model, max(1, rows // 2), length, bos)
+    made += [natural] if natural is not None else []
     if closing is not None:
         made = [probes.extended(probe, closing, front=False) for probe in made]
-    if n_bos == 2 and bos is not None:
+    if again and bos is not None:
         made = [probes.extended(probe, bos, front=True) for probe in made]
     return made
+
+
+def text_probe(model: "Model", rows: int, length: int, bos: int | None) -> probes.Probe | None:
+    """Rows of natural text, at most as long as the shortest passage; None without a tokenizer."""
+    if not (encoded := encoded_passages(model)):
+        return None
+    # A row never joins two passages.
+    shortest = min(map(len, encoded)) + (bos is not None)
+    return probes.text(encoded, rows=rows, length=min(length, shortest), bos=bos)
 
 
 def encoded_passages(model: "Model") -> list[torch.Tensor]:

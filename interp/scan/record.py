@@ -1,4 +1,4 @@
-"""How a result was made: the record that files keep beside the numbers."""
+"""How a result was made: the record that files keep next to the numbers."""
 
 import json
 from collections.abc import Collection

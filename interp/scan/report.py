@@ -8,7 +8,7 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
-from interp.kinds.kind import KINDS, LABELS
+from interp.kinds.kind import KINDS, LABELS, kind_of
 from interp.scan.columns import AT_DISTANCE, EFFECT
 from interp.scan.record import Record
 from interp.scan.table import WORDS, HeadScan
@@ -74,9 +74,9 @@ def _strongest(scan: HeadScan, top: int) -> Table:
     table = plain_table(
         "label", "head", ">score", ">95 %", ">chance", ">null", ">on text", ">effect", "also"
     )
-    kinds = {label: kind.name for kind in KINDS.values() for label in kind.labels}
     for label in _labels(scan):
-        kind, rows = kinds[label], scan.having(label).head(top)
+        rows, of = scan.having(label).head(top), kind_of(label)
+        kind = of.name if of else ""
         for number, row in enumerate(rows.to_dict("records")):
             table.add_row(
                 "" if number else label,
