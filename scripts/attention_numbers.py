@@ -22,7 +22,7 @@ def main(
     from interp import files
     from interp.course import costs, numbers
     from interp.course.designed import EXAMPLE, patterns
-    from interp.show.figures import save_figure
+    from interp.show.figures import save_figures
     from interp.show.figures.patterns import designed_heads
 
     formats = command.listed(format, command.FORMATS, name="--format")
@@ -32,8 +32,7 @@ def main(
             scratch / "attention_numbers.json", [record.to_json() for record in measured]
         )
         figure = designed_heads(EXAMPLE.words, patterns(), window=4)
-        for ending in formats:
-            save_figure(figure, scratch / f"designed_heads.{ending}")
+        save_figures({"designed_heads": figure}, scratch, formats)
     command.show(*numbers.lines(measured), f"wrote attention_numbers.json to {out}")
     if not all(record.ok for record in measured):
         raise typer.Exit(1)

@@ -49,9 +49,7 @@ def main(
         result = compare.compare_circuits(models, seed=seed, rows=rows, progress=step)
         step("drawing")
         result.save(scratch / "comparison.json")
-        for name, figure in plots.comparison_figures(result.to_json()).items():
-            for ending in formats:
-                plots.save_figure(figure, scratch / f"{name}.{ending}")
+        plots.save_figures(plots.comparison_figures(result.to_json()), scratch, formats)
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*_lines(result))
     for name in ("circuit_patterns", "circuit_diagram"):

@@ -107,9 +107,7 @@ def main(
             figures["induction_by_distance"] = plots.distance_curves(scan)
         for ending in ("csv", "parquet", "json"):
             scan.save(scratch / f"heads.{ending}")
-        for ending in formats:
-            for name, figure in figures.items():
-                plots.save_figure(figure, scratch / f"{name}.{ending}")
+        plots.save_figures(figures, scratch, formats)
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*report.report(scan, top), f"wrote {', '.join(written)} to {out}")
 

@@ -50,8 +50,7 @@ def main(
         more = {"shortcut": {**asdict(fooling), "head": str(fooling.head)}, "made_by": made_by}
         result = accuracy.Accuracy({**result, "strengths": strengths, **more})
         result.save(scratch / "accuracy.json")
-        for ending in formats:
-            plots.save_figure(plots.accuracy_curve(result), scratch / f"accuracy.{ending}")
+        plots.save_figures({"accuracy": plots.accuracy_curve(result)}, scratch, formats)
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*accuracy.lines(result), *shortcut.lines(fooling))
     command.show(f"wrote {', '.join(written)} to {out}")

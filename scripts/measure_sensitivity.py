@@ -29,6 +29,7 @@ def main(
     import interp
     from interp import InputError, files
     from interp.kinds import probes
+    from interp.scan.plan import row_length
     from interp.show import figures as plots
     from interp.trust.sensitivity import compare_scans
 
@@ -36,7 +37,7 @@ def main(
     sizes = command.whole_numbers(lengths, name="--lengths", least=12)
     with files.staged(out) as scratch, command.progress(f"loading {model}") as step:
         opened = interp.load_model(model)
-        usual = min(129, opened.n_ctx)
+        usual = row_length(opened)
         if (longest := max(sizes)) > opened.n_ctx:
             raise InputError(
                 f"lengths must fit the model's context of {opened.n_ctx} tokens, got {longest}"
@@ -59,9 +60,9 @@ def main(
         table = compare_scans(scans)
         table.to_csv(scratch / "sensitivity.csv", index=False, float_format="%.4f")
         drawn = bool((table["kind"] != "sink").any())
-        for ending in formats if drawn else ():
+        if drawn:
             figure = plots.sensitivity_chart(table, opened.name)
-            plots.save_figure(figure, scratch / f"sensitivity.{ending}")
+            plots.save_figures({"sensitivity": figure}, scratch, formats)
         written = sorted(path.name for path in scratch.iterdir())
     flips = table.loc[table["flips"] != ""]
     command.show(

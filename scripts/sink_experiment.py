@@ -56,8 +56,7 @@ def main(
         )
         result.save(scratch / "sink_experiment.json")
         step("drawing")
-        for ending in formats:
-            plots.save_figure(plots.sink_losses(result), scratch / f"sink_experiment.{ending}")
+        plots.save_figures({"sink_experiment": plots.sink_losses(result)}, scratch, formats)
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*_lines(result), f"wrote {', '.join(written)} to {out}")
 

@@ -101,8 +101,7 @@ def main(
                 files.write_json(scratch / "phase_change.json", runs, indent=None)
             step("drawing")
             figure = plots.phase_change([record, *others])
-            for ending in formats:
-                plots.save_figure(figure, scratch / f"phase_change.{ending}")
+            plots.save_figures({"phase_change": figure}, scratch, formats)
     last = run.looks[-1]
     command.show(f"after {steps} steps: loss on new tokens {last['first_copy']} nats")
     if last["second_copy"] is not None:

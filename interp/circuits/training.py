@@ -2,7 +2,7 @@
 
 The model learns whatever lowers the loss, so the rows rule out everything but induction:
 
-- Each row has *a period of its own*. With one period for all, it is enough to look back by that
+- Each row has *its own period*. With one period for all, it is enough to look back by that
   period, whatever the tokens (`fixed`, a control; Kawata et al. 2025, arXiv 2512.18634).
 - Most rows repeat from their first token on, again and again: nearly every next token can be
   looked up, which lets the circuit form soon. But all targets are then near the beginning, and a

@@ -1,6 +1,6 @@
 """The attention lab: an interactive page, and the numbers that its sections start from.
 
-The page computes in the browser, in float64, with a few lines of its own. Tests compare its
+The page computes in the browser, in float64, by its own short formulas. Tests compare its
 numbers with those of `interp.attention.reference`, `interp.course.designed` and
 `interp.course.costs`.
 """

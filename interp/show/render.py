@@ -166,13 +166,12 @@ def render(
         page.save(folder / "gallery.html")
         notes += page.notes
     if endings := [ending for ending in formats if ending != "html"]:
-        from interp.show.figures import save_figure
+        from interp.show.figures import save_figures
 
         if (longest := max(lengths)) > prompts.most:
             notes.append(f"Figures show the first {prompts.most:,} of {longest:,} tokens.")
         for name, figure in figures(prompts, scan, draw, chosen, labels, query, stage):
-            for ending in endings:
-                save_figure(figure, folder / f"{name}.{ending}")
+            save_figures({name: figure}, folder, endings)
     return notes
 
 

@@ -1,7 +1,7 @@
 """Heads of a known kind: planted heads, and near misses.
 
 A planted head puts a share of its attention on the targets of its kind, and the rest on a sink,
-evenly on all keys, and at random, in proportions of its own. Its strength varies from row to row
+evenly on all keys, and at random, in random proportions. Its strength varies from row to row
 and from query to query. A near miss attends almost to a kind's targets, or only half of the time.
 
 The kind of each head follows from its construction and never from its pattern. In a row that

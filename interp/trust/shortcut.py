@@ -61,7 +61,7 @@ class Shortcut:
     steps: int  # Steps of training.
     naive_stripe: float  # See `naive_stripe`, on rows of `PERIOD`.
     without_repeats: float  # The same on rows where no token comes twice: position alone.
-    # By `interp.classify_heads`, on rows that each have a period of their own: label, all labels,
+    # By `interp.classify_heads`, on rows with different periods: label, all labels,
     # induction score, and the score of even attention.
     label: str
     labels: tuple[str, ...]

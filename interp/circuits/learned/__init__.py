@@ -1,6 +1,6 @@
 """A small trained model that ships with the package, so that first tries need no training.
 
-Made by `scripts/train_two_layer.py` with its default settings: see `README.md` beside the weights.
+Made by `scripts/train_two_layer.py` with its default settings: see `README.md` next to the weights.
 """
 
 from pathlib import Path

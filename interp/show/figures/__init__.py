@@ -21,4 +21,5 @@ from interp.show.figures.patterns import pattern_page as pattern_page
 from interp.show.figures.scores import score_by_layer as score_by_layer
 from interp.show.figures.scores import score_mosaic as score_mosaic
 from interp.show.figures.style import save_figure as save_figure
+from interp.show.figures.style import save_figures as save_figures
 from interp.show.figures.words import legible as legible

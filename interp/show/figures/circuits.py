@@ -62,7 +62,7 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
         " Queries down, keys across.",
         width=max(7.0, 1.35 + slot * len(patterns)),
         body=4 * step + 1.05,
-        notes="Each model has random tokens of its own vocabulary. Positions, layers and heads"
+        notes="Each model reads random tokens from its own vocabulary. Positions, layers and heads"
         f" count from 0.{f' No such heads: {absent}.' if absent else ''}",
     )
     with styled():

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,3 +63,10 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], *, notes: bool = T
     more = {"metadata": _METADATA[path.suffix], "bbox_inches": area}
     with styled():
         figure.savefig(path, format=path.suffix[1:], dpi=300, **more)
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Iterable[str]) -> None:
+    """Write each figure by its name to `folder`, in each of the formats `png`, `svg` and `pdf`."""
+    for name, figure in figures.items():
+        for ending in formats:
+            save_figure(figure, folder / f"{name}.{ending}")

@@ -1,1 +1,1 @@
-"""Pages of heads for a browser: one self-contained HTML file, and a still picture beside it."""
+"""Pages of heads for a browser: one self-contained HTML file, and a still picture of it."""
