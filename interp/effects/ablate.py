@@ -20,7 +20,7 @@ from interp.errors import InputError, quoted
 from interp.heads import Head
 from interp.kinds.probes import Probe
 from interp.models import Model, cheap_forward, evaluating
-from interp.models.families import output_projections, text_config
+from interp.models.families import direction, output_projections, text_config
 from interp.models.finite import refuse_not_finite
 from interp.models.wrapped import PreTrainedModel
 
@@ -168,10 +168,11 @@ def _shape(model: Any) -> tuple[list[Head], int, str]:
     if isinstance(model, Model):
         return all_heads(model), model.n_heads, model.name
     name = type(model).__name__
-    layers = output_projections(model) if isinstance(model, PreTrainedModel) else {}
+    is_causal = isinstance(model, PreTrainedModel) and direction(model.config, name) == "causal"
+    layers = output_projections(model) if is_causal else {}
     if not layers:
         raise InputError(
-            "model must be of transformers, with output projections of a known name, or"
+            "model must be causal, of transformers, with output projections of a known name, or"
             f" interp.load_model(model), got {name}"
         )
     n_heads = int(text_config(model).num_attention_heads)

@@ -5,6 +5,7 @@ To add a family, start here. `tests/models/test_families.py` measures every fami
 """
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,9 @@ LOG = logging.getLogger("interp")
 
 Direction = Literal["causal", "both ways", "encoder-decoder"]
 """Which way attention looks: back only (GPT-2), both ways (BERT), or two stacks (T5)."""
+
+Stack = Literal["encoder", "decoder", "cross"] | None
+"""A stack of an encoder-decoder, or the decoder's attention to the encoder; None: the only one."""
 
 _MOST = 2**31 - 1
 """Upper bound of every size: products of larger ones overflow."""
@@ -67,8 +71,11 @@ _SOFTMAX = (
 )
 """Bidirectional families whose only attention code gives each query a softmax over all tokens."""
 
-_PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj")
+_PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj", "out_lin", "Wo", "o")
 """Names of W_O."""
+
+_CROSS = re.compile("cross|encdec|encoder_att", re.IGNORECASE)
+"""In names of attention to another stack, or to images."""
 
 GGUF_ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
 """Architectures whose order of weights in a GGUF file is known and tested."""
@@ -246,19 +253,83 @@ def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...] | None:
     return tuple((second - first).tolist())
 
 
-def output_projections(plain: nn.Module | None) -> dict[int, nn.Module]:
-    """Each layer's output projection (W_O) in a model of transformers.
+def layer_modules(plain: Any, stack: Stack = None) -> dict[int, nn.Module]:
+    """Each layer (block) of a model of transformers, with or without attention, by its number.
 
-    Found by name: directly in a module whose name contains "att", in the layer whose number is
-    the only number on the path. A layer where no module fits, or several do, is absent.
+    They are the elements of the outermost list of modules that has attention inside; of several
+    such lists, of the one that is as long as the settings say.
     """
-    found: dict[int, list[nn.Module]] = {}
-    for name, module in [] if plain is None else plain.named_modules():
-        *path, own = name.split(".")
-        numbers = [int(part) for part in path if part.isdecimal()]
-        if own in _PROJECTIONS and len(numbers) == 1 and "att" in path[-1].lower():
-            found.setdefault(numbers[0], []).append(module)
-    return {layer: modules[0] for layer, modules in found.items() if len(modules) == 1}
+    if stack is not None:
+        plain = plain.get_encoder() if stack == "encoder" else plain.get_decoder()
+    elif direction(plain.config, type(plain).__name__) == "causal":
+        decoder = plain.get_decoder()  # Of a vision-language model, the language model.
+        plain = decoder if any(isinstance(m, nn.ModuleList) for m in decoder.modules()) else plain
+    lists: dict[str, nn.ModuleList] = {}
+    for name, module in plain.named_modules():
+        is_inside = name.startswith(tuple(f"{outer}." for outer in lists))
+        if isinstance(module, nn.ModuleList) and not is_inside and any(map(_attention_in, module)):
+            lists[name] = module
+    number = getattr(text_config(plain), "num_hidden_layers", None)
+    layers = max(lists.values(), key=lambda each: (len(each) == number, len(each)), default=())
+    return dict(enumerate(layers))
+
+
+def attention_modules(plain: Any, stack: Stack = None) -> dict[int, nn.Module]:
+    """The attention of each layer that attends by softmax: from its input to after W_O.
+
+    Layers whose settings name linear attention are absent, and layers without one clear
+    attention module.
+    """
+    layers = layer_modules(plain, stack)
+    names = dict(enumerate(listed(text_config(plain), len(layers))))
+    found = {i: _attention_in(layer, cross=stack == "cross") for i, layer in layers.items()}
+    return {i: each for i, each in found.items() if each and names.get(i) != "linear_attention"}
+
+
+def output_projections(plain: Any, stack: Stack = None) -> dict[int, nn.Module]:
+    """Each layer's output projection (W_O), whose input is the output of all heads side by side.
+
+    A layer where no module has the name of one, or several do, is absent.
+    """
+    attention = {} if plain is None else attention_modules(plain, stack)
+    found = {layer: _projection_in(module) for layer, module in attention.items()}
+    return {layer: module for layer, module in found.items() if module is not None}
+
+
+def _attention_in(layer: nn.Module, *, cross: bool = False) -> nn.Module | None:
+    """The one module of a layer that is its attention: by the name of its class, or its own name.
+
+    It is the innermost that contains W_O; if no W_O has a known name, the innermost by class.
+    """
+    by_class: dict[str, nn.Module] = {}
+    by_name: dict[str, nn.Module] = {}
+    for name, module in layer.named_modules():
+        classes = " ".join(kind.__name__ for kind in type(module).__mro__)
+        own = name.rpartition(".")[2].lower()
+        if bool(_CROSS.search(f"{name} {classes}")) != cross:
+            continue
+        if "Attention" in classes:
+            by_class[name] = module
+        elif "att" in own and "linear" not in own:
+            by_name[name] = module
+    named = _whole(by_class) or _whole(by_name) or by_class
+    inner = [
+        module
+        for name, module in named.items()
+        if not any(other.startswith(f"{name}.".lstrip(".")) for other in named if other != name)
+    ]
+    return inner[0] if len(inner) == 1 else None
+
+
+def _whole(attention: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    return {name: module for name, module in attention.items() if _projection_in(module)}
+
+
+def _projection_in(attention: nn.Module) -> nn.Module | None:
+    named = [
+        part for name, part in attention.named_modules() if name.split(".")[-1] in _PROJECTIONS
+    ]
+    return named[0] if len(named) == 1 else None
 
 
 def rotary_tables(model: nn.Module) -> Iterator[tuple[Tensor, float]]:
