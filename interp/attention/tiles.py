@@ -38,9 +38,11 @@ def tiled_attention(
     scale: Annotated[float, Field(allow_inf_nan=False)],
     causal: bool = True,
     window: Count | None = None,
+    chunk: Count | None = None,
     real: Bool[Tensor, "batch key"] | None = None,
     softcap: Annotated[float, Field(gt=0)] | None = None,
     sinks: Float[Tensor, " head"] | None = None,
+    slopes: Float[Tensor, " head"] | None = None,
     allow_empty: bool = False,
     tile: Count = 256,
 ) -> Tiled:
@@ -65,9 +67,13 @@ def tiled_attention(
         causal: Whether keys after the query are hidden.
         window: Number of keys back that a query may see, itself included, and as many ahead if
             not causal; None: no limit.
+        chunk: Number of keys in a chunk, counted from the first key, if no query sees keys of
+            another chunk (Llama 4).
         real: False for padding, which no query sees; None: no padding.
         softcap: Limit of the scores, which become `softcap * tanh(score / softcap)` (Gemma 2).
         sinks: Score per head that joins the softmax and has no value (gpt-oss).
+        slopes: What each head's scores lose per position from the query back to the key, after
+            the softcap (ALiBi).
         allow_empty: Whether a query may have no allowed key; its output is then zeros.
         tile: Rows and columns of scores in memory at a time, for every head.
 
@@ -80,16 +86,18 @@ def tiled_attention(
     """
     group_size(q, k, v)
     queries, keys, kv_heads = q.shape[2], k.shape[2], k.shape[1]
-    if queries > keys and (causal or window is not None):
+    if queries > keys and (causal or window is not None or chunk is not None):
         raise InputError(f"q must have no more positions than k, {keys}, got {queries}")
     window = None if window is None else min(window, keys)
     tile = min(tile, keys)
-    for name, x, shape in (("real", real, (len(k), keys)), ("sinks", sinks, (q.shape[1],))):
+    by_head = (q.shape[1],)
+    checked_shapes = ("real", real, (len(k), keys)), ("sinks", sinks, by_head)
+    for name, x, shape in (*checked_shapes, ("slopes", slopes, by_head)):
         if x is not None and x.shape != shape:
             raise InputError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
     exact = torch.float32
-    for x in (q, k, v, *([] if sinks is None else [sinks])):
-        exact = torch.promote_types(exact, x.dtype)
+    for x in (q, k, v, sinks):
+        exact = exact if x is None else torch.promote_types(exact, x.dtype)
     # Scaled before they are multiplied, products stay in range.
     grouped = rearrange(q.to(exact) * scale, "b (kv g) q d -> b kv g q d", kv=kv_heads)
     k, v = k.to(exact), v.to(exact)
@@ -102,7 +110,10 @@ def tiled_attention(
         broken = None
     if sinks is not None:
         sinks = rearrange(sinks.to(exact), "(kv g) -> kv g 1", kv=kv_heads)
-    options = {"causal": causal, "window": window, "softcap": softcap, "real": real, "tile": tile}
+    if slopes is not None:
+        slopes = rearrange(slopes.to(exact), "(kv g) -> kv g 1 1", kv=kv_heads)
+    options = {"causal": causal, "window": window, "chunk": chunk, "softcap": softcap}
+    options |= {"real": real, "slopes": slopes, "tile": tile}
     parts = []
     for start in range(0, queries, tile):
         given = grouped[:, :, :, start : start + tile], k, v, broken, sinks, keys - queries + start
@@ -128,8 +139,10 @@ def _rows(
     *,
     causal: bool,
     window: int | None,
+    chunk: int | None,
     real: Bool[Tensor, "batch key"] | None,
     softcap: float | None,
+    slopes: Float[Tensor, "kv_head group 1 1"] | None,
     tile: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention of the queries from position `first` on, one tile of keys after the other."""
@@ -147,15 +160,22 @@ def _rows(
         stop = first + block.shape[3]
     elif window is not None:
         stop = min(stop, first + block.shape[3] + window - 1)
+    if chunk is not None:
+        start = max(start, first // chunk * chunk)
+        stop = min(stop, (first + block.shape[3] - 1) // chunk * chunk + chunk)
     for begin in range(start, stop, tile):
         columns = slice(begin, min(begin + tile, stop))
         scores = torch.einsum("bkgqd,bknd->bkgqn", block, k[:, :, columns])
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         key = torch.arange(begin, columns.stop, device=block.device)
+        if slopes is not None:
+            scores = scores - slopes * (query - key)
         hidden = (key > query) if causal else torch.zeros_like(key > query)
         if window is not None:
             hidden = hidden | ((query - key).abs() >= window)
+        if chunk is not None:
+            hidden = hidden | (query // chunk != key // chunk)
         if real is not None:
             padding = rearrange(~real[:, columns].to(block.device), "b n -> b 1 1 1 n")
             hidden = hidden | padding

@@ -19,7 +19,7 @@ from interp.effects.losses import copy_queries, late_and_early, next_token_losse
 from interp.errors import InputError, quoted
 from interp.heads import Head
 from interp.kinds.probes import Probe
-from interp.models import Model, cheap_forward, evaluating
+from interp.models import Model, alone, cheap_forward, evaluating
 from interp.models.families import direction, output_projections, text_config
 from interp.models.finite import refuse_not_finite
 from interp.models.wrapped import PreTrainedModel
@@ -204,6 +204,8 @@ def _editing(model: Any, n_heads: int, layers: Collection[int], edit: _Edit) -> 
 
     with ExitStack() as hooks:
         plain = model.plain if isinstance(model, Model) else model
+        if plain is not None:
+            hooks.enter_context(alone(plain))
         if not isinstance(model, Model) or _runs_plain(model):
             projections = output_projections(plain)
             for layer in layers:
@@ -213,6 +215,7 @@ def _editing(model: Any, n_heads: int, layers: Collection[int], edit: _Edit) -> 
             hooks.callback(plain.register_forward_pre_hook(refuse).remove)
         if isinstance(model, Model):
             points = [(f"blocks.{i}.attn.hook_z", partial(edited, i)) for i in layers]
+            hooks.enter_context(alone(model.bridge))
             hooks.enter_context(model.bridge.hooks(fwd_hooks=points))
         yield
 

@@ -38,13 +38,12 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from interp.attention.tiles import tiled_attention
 from interp.effects.ablate import AnyHead, all_heads, parsed_heads
 from interp.effects.saved import Saved
 from interp.errors import Count, InputError, Seed, Whole, checked, quoted
 from interp.heads import Head
 from interp.kinds import evidence
-from interp.kinds.mass import FromQK, Tally
+from interp.kinds.mass import FromQK, Tally, by_tiles
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Questions, Thresholds, ask
 from interp.kinds.targets import NONE
@@ -324,10 +323,9 @@ class _Layer:
         """Both measures over the counted queries; the heads may be repeated several times."""
         times = q.shape[1] // len(self.index)
         heads, scale = self.index.repeat(times), self.clean.scale
-        sinks = None if self.clean.sinks is None else self.clean.sinks[heads]
-        q, k = told_apart(q, k, scale, sinks, layer=self.number, heads=heads) or (q, k)
-        options = {"softcap": self.clean.softcap, "window": self.clean.window, "sinks": sinks}
-        lse = tiled_attention(q, k, v, scale=scale, **options).lse
+        options = self.clean.options(heads)
+        q, k = told_apart(q, k, scale, options["sinks"], layer=self.number, heads=heads) or (q, k)
+        lse = by_tiles(q, k, v, scale, **options).lse
         attention = FromQK(q, k, lse, scale, v=v, **options)
         directions = repeat(self.directions, "b h q d -> b (t h) q d", t=times)
         effect = through(attention, self.keys, directions) / self.scale[:, None]

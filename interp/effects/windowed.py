@@ -21,8 +21,8 @@ the same output, so they stay the same stream.
 """
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -34,15 +34,12 @@ from torch import Tensor
 from interp.attention.reference import attention_scores, causal_mask, hide, softmax
 from interp.effects.losses import next_token_losses
 from interp.errors import Count, InputError, Whole, checked
-from interp.models import Model, attend_with, holding
+from interp.models import Model, attend_with
 from interp.models.finite import refuse_not_finite
-from interp.models.stream import streams
+from interp.models.stream import layer_of, streams
 from interp.scan.plan import row_length
 
 Visit = Callable[[int, Float[Tensor, "row head query key"]], None]
-
-_RUN: ContextVar[tuple["Cut", Bool[Tensor, "layer head"], Visit | None]] = ContextVar("run")
-"""The cache, the heads that have it, and the callback of the model that is running."""
 
 
 @checked
@@ -129,9 +126,9 @@ def losses(
     heads = torch.ones(model.n_layers, model.n_heads) > 0 if heads is None else heads
     places = [torch.arange(length), *([cut.places(length)] if cut.turns else [])]
     options = {"position_ids": torch.stack(places).to(model.device), "use_cache": False}
-    attending = attend_with(model.plain, "interp_windowed", _attend)
+    attend = partial(_attend, cut, heads.to(model.device), visit)
     rows = []
-    with holding(_RUN, (cut, heads.to(model.device), visit)), attending, torch.no_grad():
+    with attend_with(model.plain, attend), torch.no_grad():
         for row in tokens[:, None]:
             ids = row.expand(len(places), -1).to(model.device)
             logits = model.plain(ids, **options).logits[:1]
@@ -158,6 +155,9 @@ def check(model: Model, length: int) -> None:
 
 
 def _attend(
+    cut: Cut,
+    heads: Bool[Tensor, "layer head"],
+    visit: Visit | None,
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -165,13 +165,16 @@ def _attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     softcap: float | None = None,
+    slopes: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it, with each query limited to the keys in its cache."""
     if attention_mask is not None:
         raise NotImplementedError("a cut cache cannot be combined with another attention mask")
-    (cut, heads, visit), length = _RUN.get(), query.shape[2]
-    cut_heads = heads[module.layer_idx, :, None, None]
+    if slopes is not None:
+        raise InputError("model must have rotary positions, got ALiBi")
+    layer, length = layer_of(module), query.shape[2]
+    cut_heads = heads[layer, :, None, None]
     group = query.shape[1] // key.shape[1]
     k, v = (x.float().repeat_interleave(group, 1) for x in (key, value))
     q = query.float()
@@ -189,6 +192,6 @@ def _attend(
         scores = softcap * torch.tanh(scores / softcap)
     pattern = softmax(hide(scores, mask))
     if visit is not None:
-        visit(module.layer_idx, pattern)
+        visit(layer, pattern)
     out = rearrange(pattern @ v[:1], "b head n d -> b n head d").to(query.dtype)
     return out.expand(len(query), -1, -1, -1).contiguous(), None

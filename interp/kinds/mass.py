@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange, reduce, repeat
@@ -10,14 +11,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from interp.attention.tiles import tiled_attention
-from interp.kinds.targets import NONE, Blocks, Keys, Tokens, first_token, positions
+from interp.attention.tiles import Tiled, tiled_attention
+from interp.kinds.targets import NONE, Blocks, Keys, Tokens, first_token, positions, within
 
 LARGE = 1024
 """Float32 rounds scores beyond it so coarsely that probabilities are 1e-4 off."""
 
-WITHOUT_FLOAT64 = ("mps",)
-"""Types of device without float64, which is `2 ** 29` times as fine as float32."""
+
+@cache
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes in float64, which is `2 ** 29` times as fine as float32."""
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (RuntimeError, TypeError):  # Apple's.
+        return False
+    return True
 
 
 def attention_mass(
@@ -59,11 +67,25 @@ def score_bound(
     Rounding grows with it even where a score is small, because a small sum can have large
     terms. Queries and keys that are not finite do not count.
     """
-    precise = torch.float32 if q.device.type in WITHOUT_FLOAT64 else torch.float64
+    precise = torch.float64 if has_float64(q.device) else torch.float32
     norms = (torch.linalg.vector_norm(x, dim=-1, dtype=precise) for x in (q, k))
     q_norm, k_norm = (norm.where(norm.isfinite(), 0).amax((0, 2)) for norm in norms)
     bound = abs(scale) * q_norm * k_norm.repeat_interleave(len(q_norm) // len(k_norm))
     return bound if sinks is None else bound.maximum(sinks.abs().to(bound))
+
+
+def by_tiles(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    v: Float[Tensor, "batch kv_head key d_v"],
+    scale: float,
+    *,
+    window: int | None = None,
+    **options: Any,
+) -> Tiled:
+    """`tiled_attention` in a layer whose window may be `Blocks`."""
+    limit = "chunk" if isinstance(window, Blocks) else "window"
+    return tiled_attention(q, k, v, scale=scale, **{limit: window}, **options)
 
 
 class Means(NamedTuple):
@@ -128,8 +150,9 @@ class FromQK:
         lse: Log-sum-exp of each query's scores, in nats, with sinks, windows and masks.
         scale: Factor of `q . k`.
         softcap: Cap that turns scores into `softcap * tanh(score / softcap)`.
-        window: Number of keys that a query sees, itself included.
+        window: Number of keys that a query sees, itself included; or `Blocks`.
         sinks: Learned score per head that takes part in the softmax (gpt-oss).
+        slopes: What each head's scores lose per position from the query back to the key (ALiBi).
         v: Values, needed for `brought`.
 
     `norms [batch, head, key]`, if set, is the weight of one unit of attention to a key (see
@@ -155,6 +178,7 @@ class FromQK:
         softcap: float | None = None,
         window: int | None = None,
         sinks: Float[Tensor, " head"] | None = None,
+        slopes: Float[Tensor, " head"] | None = None,
         v: Float[Tensor, "batch kv_head key=pos d_v"] | None = None,
     ) -> None:
         # By token, as models compute them: a view, and gathered numbers are adjacent in memory.
@@ -164,9 +188,17 @@ class FromQK:
         self.k = rearrange(k.to(exact), "b kv k d -> b k kv d")
         self.lse = lse.to(exact)
         self.n_heads, self.v = q.shape[1], v
-        self.scale, self.softcap, self.window, self.sinks = scale, softcap, window, sinks
+        self.scale, self.softcap, self.window = scale, softcap, window
+        self.sinks, self.slopes = sinks, slopes
         self.norms: Float[Tensor, "batch head key"] | None = None
         self._back: dict[int, Float[Tensor, "batch head query"]] = {}
+
+    def options(self, heads: Int[Tensor, " n"] | None = None) -> dict[str, Any]:
+        """What else decides the attention of all heads, or of `heads`, as in `by_tiles`."""
+        of_heads = {"sinks": self.sinks, "slopes": self.slopes}
+        if heads is not None:
+            of_heads = {name: x if x is None else x[heads] for name, x in of_heads.items()}
+        return {"softcap": self.softcap, "window": self.window, **of_heads}
 
     def mass(self, keys: Keys) -> Float[Tensor, "batch head query"]:
         """Attention of each query to its `keys`, as `attention_mass`."""
@@ -196,7 +228,7 @@ class FromQK:
             k = self.k[:, : self.k.shape[1] - distance, :, None].split(some, dim=1)
             dots = torch.cat([(one * other).sum(-1) for one, other in zip(q, k, strict=True)], 1)
             dots = rearrange(dots, "b q kv g -> b (kv g) q")
-            mass = self._probability(dots, self.lse[:, :, distance:])
+            mass = self._probability(dots, self.lse[:, :, distance:], distance)
             self._back[distance] = pad(mass, (distance, 0))
         return self._back[distance]
 
@@ -227,7 +259,8 @@ class FromQK:
         query = query + batch * self.q.shape[1]
         for one, other in zip(query.split(self.PAIRS), target.split(self.PAIRS), strict=True):
             dots = (q.index_select(0, one) * k.index_select(0, other)).sum(-1).flatten(1)
-            yield one, other, self._probability(dots, lse.index_select(0, one))
+            back = (one - other)[:, None]
+            yield one, other, self._probability(dots, lse.index_select(0, one), back)
 
     def on_columns(
         self, columns: Int[Tensor, "batch head m"]
@@ -241,7 +274,7 @@ class FromQK:
         query = torch.arange(self.q.shape[1], device=columns.device)[:, None]
         at = rearrange(columns, "b h m -> b h 1 m")
         hidden = (at == NONE) | self._hidden(query, at)
-        return self._probability(dots.flatten(1, 2), self.lse[..., None], hidden)
+        return self._probability(dots.flatten(1, 2), self.lse[..., None], query - at, hidden)
 
     def rows(self, queries: Int[Tensor, "batch s"]) -> Float[Tensor, "batch head s key"]:
         """Rows of the pattern for some `queries`; 0 for -1."""
@@ -252,7 +285,7 @@ class FromQK:
         query = rearrange(queries, "b s -> b 1 s 1")
         key = torch.arange(self.k.shape[1], device=queries.device)
         hidden = (query == NONE) | self._hidden(query, key)
-        return self._probability(dots, rearrange(lse, "b s h -> b h s 1"), hidden)
+        return self._probability(dots, rearrange(lse, "b s h -> b h s 1"), query - key, hidden)
 
     def means(self) -> Means:
         """Entropy, mean distance and mean norm of each query's attention.
@@ -270,8 +303,7 @@ class FromQK:
             norms = rearrange(self.norms, "b (kv g) k -> b kv k g", kv=kv)
             values = torch.cat([values, norms], -1)
         k = rearrange(self.k, "b k kv d -> b kv k d")
-        options = {"window": self.window, "softcap": self.softcap, "sinks": self.sinks}
-        tiled = tiled_attention(q, k, values, scale=self.scale, **options)
+        tiled = by_tiles(q, k, values, self.scale, **self.options())
         place, mass = tiled.out[..., 0], tiled.out[..., 1]
         norm = None
         if self.norms is not None:
@@ -286,18 +318,24 @@ class FromQK:
         self, query: Int[Tensor, "*shape q 1"], key: Int[Tensor, "..."]
     ) -> Bool[Tensor, "..."]:
         later = key > query
-        return later if self.window is None else later | (query - key >= self.window)
+        return later if self.window is None else later | ~within(self.window, query, key)
 
     def _probability(
         self,
-        dots: Float[Tensor, "*shape"],
-        lse: Float[Tensor, "*#shape"],
-        hidden: Bool[Tensor, "*#shape"] | None = None,
-    ) -> Float[Tensor, "*shape"]:
-        """`exp(score - lse)`, 0 where `hidden`. Overwrites `dots`."""
+        dots: Float[Tensor, "first head *rest"],
+        lse: Float[Tensor, "#first head *#rest"],
+        back: Int[Tensor, "#first #head *#rest"] | int,
+        hidden: Bool[Tensor, "#first #head *#rest"] | None = None,
+    ) -> Float[Tensor, "first head *rest"]:
+        """`exp(score - lse)` of keys that are `back` before the query, 0 where `hidden`.
+
+        Overwrites `dots`.
+        """
         scores = dots.mul_(self.scale)
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.slopes is not None:
+            scores = scores - self.slopes.view(-1, *[1] * (dots.dim() - 2)) * back
         scores = scores.sub_(lse)
         if hidden is not None:
             scores = scores.masked_fill_(hidden, -torch.inf)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.models import Model, attend_with
+from interp.models import Model, alone, attend_with
 
 
 class QKV(NamedTuple):
@@ -38,7 +38,7 @@ class Reading:
         block = model.bridge.blocks[layer]
         if "ln1" not in block._modules:
             raise InputError(f"model must have a norm before attention, got {model.name}")
-        self._where = f"layer {layer} of {model.name}"
+        self._where, self._model = f"layer {layer} of {model.name}", model.plain
         self._norm = model.plain.get_submodule(f"{block.name}.{block.ln1.name}")
         self._attention = model.plain.get_submodule(f"{block.name}.{block.attn.name}")
 
@@ -57,6 +57,7 @@ class Reading:
             self._call = args, options
 
         with (  # A handle of a hook removes it at the end.
+            alone(self._model),
             self._norm.register_forward_hook(at_norm),
             self._attention.register_forward_pre_hook(at_attention, with_kwargs=True),
         ):
@@ -86,5 +87,5 @@ def rereading(model: Model) -> Iterator[None]:
     def stop(module: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> NoReturn:
         raise _Read(QKV(query, key, value))
 
-    with attend_with(model.plain, "interp_reread", stop), torch.no_grad():
+    with attend_with(model.plain, stop), torch.no_grad():
         yield

@@ -8,18 +8,16 @@ their differences, they are computed in float64.
 """
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from interp.attention.tiles import tiled_attention
 from interp.errors import InputError
-from interp.kinds.mass import LARGE, WITHOUT_FLOAT64, FromQK, score_bound
+from interp.kinds.mass import LARGE, FromQK, by_tiles, has_float64, score_bound
 from interp.kinds.targets import NONE, Blocks
-from interp.models import Model, attend_with, attention_layers, cheap_forward, holding
+from interp.models import Model, attend_with, attention_layers, cheap_forward
 from interp.models.finite import refuse_not_finite
 from interp.models.model import check_heads
 from interp.models.rows import to_run
@@ -29,8 +27,6 @@ Visit = Callable[[int, FromQK], None]
 FUSED_ON = ("cpu",)
 """Device types with a fused kernel that returns log-sum-exps; tiles serve the others."""
 
-_VISIT: ContextVar[Visit] = ContextVar("visit")
-
 
 def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None:
     """Run `tokens` once and call `visit(layer, attention)` as each layer attends.
@@ -39,21 +35,25 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
     """
     real = (tokens != NONE).to(model.device)
 
-    def look(layer: int, attention: FromQK) -> None:
-        check_heads(model, layer, attention.lse.shape[1])
+    def attend(module: Any, *args: Any, **options: Any) -> tuple[Tensor, None]:
+        layer = layer_of(module)
+        blocks = model.windows[layer]
+        if isinstance(blocks, Blocks):  # Only the mask has them, and a mask is not made.
+            options["sliding_window"] = blocks
+        out, attention = _attended(module, layer, *args, **options)
+        check_heads(model, layer, attention.n_heads)
         lse = torch.where(real[:, None], attention.lse, 0)
         refuse_not_finite(lse, model, layer)
         visit(layer, attention)
+        return out, None
 
-    attending = attend_with(model.plain, "interp_stream", _attend)
-    with holding(_VISIT, look), attending, torch.no_grad():
+    with attend_with(model.plain, attend), torch.no_grad():
         model.plain(to_run(tokens).to(model.device), **cheap_forward(model.plain))
 
 
 def streams(model: Model) -> bool:
     """Whether every attention layer of `model` can be streamed, tried on two tokens."""
-    has_chunks = any(isinstance(window, Blocks) for window in model.windows)
-    if model.plain is None or has_chunks or model.direction != "causal":
+    if model.plain is None or model.direction != "causal":
         return False
     seen = []
     try:
@@ -63,8 +63,14 @@ def streams(model: Model) -> bool:
     return sorted(seen) == attention_layers(model, None)
 
 
-def _attend(
+def layer_of(module: Any) -> int:
+    """Number of the layer of an attention module of transformers."""
+    return module.layer_id if hasattr(module, "layer_id") else module.layer_idx
+
+
+def _attended(
     module: Any,
+    layer: int,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -73,9 +79,10 @@ def _attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    slopes: Tensor | None = None,
     position_bias: Tensor | None = None,
     **_: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, FromQK]:
     """Attention as transformers calls it, with our own causal mask and window."""
     biased = attention_mask is not None or position_bias is not None
     if biased or query.shape[2] != key.shape[2] or not getattr(module, "is_causal", True):
@@ -85,23 +92,22 @@ def _attend(
         raise InputError(f"key-value heads must divide {query.shape[1]}, got {key.shape[1]}")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     window = sliding_window if sliding_window and sliding_window < query.shape[2] else None
-    options = {"softcap": softcap, "window": window, "sinks": s_aux}
+    options = {"softcap": softcap, "window": window, "sinks": s_aux, "slopes": slopes}
     plain = all(option is None for option in options.values())
     if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         out, lse = fused(query, key, value, 0.0, True, attn_mask=None, scale=scale)
     else:
-        tiled = tiled_attention(query, key, value, scale=scale, **options)
+        tiled = by_tiles(query, key, value, scale, **options)
         out, lse = tiled.out.to(query.dtype), tiled.lse
     # The fused kernel treats a row of NaN as one without keys, and returns 0.
     finite = query.isfinite().all(-1) & key.isfinite().all(-1).repeat_interleave(group, 1)
-    if finer := told_apart(query, key, scale, s_aux, layer=module.layer_idx):
+    if finer := told_apart(query, key, scale, s_aux, layer=layer):
         query, key = finer
-        lse = tiled_attention(query, key, value[..., :1], scale=scale, **options).lse
+        lse = by_tiles(query, key, value[..., :1], scale, **options).lse
     lse = lse.where(finite, torch.nan)
-    attention = FromQK(query, key, lse, scale, softcap=softcap, window=window, sinks=s_aux, v=value)
-    _VISIT.get()(module.layer_idx, attention)
-    return out.transpose(1, 2).contiguous(), None
+    attention = FromQK(query, key, lse, scale, v=value, **options)
+    return out.transpose(1, 2).contiguous(), attention
 
 
 def told_apart(
@@ -122,7 +128,7 @@ def told_apart(
     top = bound.max().item()
     if top <= LARGE:
         return None
-    if top > (LARGE if query.device.type in WITHOUT_FLOAT64 else LARGE << 29):
+    if top > (LARGE << 29 if has_float64(query.device) else LARGE):
         head = int(bound.argmax())
         raise InputError(
             f"scores must be small enough for floating point to resolve, got {top:.3g} in layer"

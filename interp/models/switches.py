@@ -4,29 +4,85 @@ import contextlib
 import inspect
 import io
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import transformers
 
-_Held = TypeVar("_Held")
+from interp.errors import InputError
+from interp.models.own_attention import own_forwards
+
+_ATTENTION: ContextVar[Callable[..., Any]] = ContextVar("attention")
+"""The function of `attend_with` in this thread."""
+
+_LOCKS: WeakKeyDictionary[torch.nn.Module, Any] = WeakKeyDictionary()
+_NEW_LOCK, _SETTINGS = threading.Lock(), threading.RLock()
 
 
 @contextmanager
-def attend_with(model: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Let `function` be the model's attention, in evaluation mode; restore both afterwards."""
-    transformers.AttentionInterface.register(name, function)
-    own = model.config._attn_implementation
+def alone(model: torch.nn.Module) -> Iterator[None]:
+    """Let no other thread use `model`, or a bridge around it, in such a block meanwhile.
+
+    Everything that changes a model for a while must do so in such a block: its modes, hooks or
+    attention. Blocks can be nested.
+    """
+    with _NEW_LOCK:
+        lock = _LOCKS.setdefault(getattr(model, "original_model", model), threading.RLock())
+    with lock:
+        yield
+
+
+@contextmanager
+def attend_with(model: Any, function: Callable[..., Any]) -> Iterator[None]:
+    """Let `function` be the model's attention, in evaluation mode; restore both afterwards.
+
+    Like a function of transformers' attention interface, it is called with the attention module,
+    queries, keys, values, no mask, and options; also by families that do not use the interface.
+    One more option, `slopes`, has what each head's scores lose per position (ALiBi).
+    """
     with evaluating(model):
+        own, config = model.config._attn_implementation, model.config
+        forwards = own_forwards(model, function)
+        token = _ATTENTION.set(function)
         try:
-            model.set_attn_implementation(name)
+            if forwards:
+                config._attn_implementation_internal = _MASKED
+            else:
+                model.set_attn_implementation(_UNMASKED)
+            for module, forward in forwards.items():
+                module.forward = forward
             yield
         finally:
-            model.set_attn_implementation(own)
+            for module in forwards:
+                vars(module).pop("forward", None)
+            if forwards:
+                config._attn_implementation_internal = own
+            else:
+                model.set_attn_implementation(own)
+            _ATTENTION.reset(token)
+
+
+def _attend(*args: Any, **options: Any) -> Any:
+    if (function := _ATTENTION.get(None)) is None:
+        raise InputError("model must run in one thread at a time, got a run during another's")
+    return function(*args, **options)
+
+
+def _small_mask(**_: Any) -> torch.Tensor:
+    return torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+
+
+_UNMASKED, _MASKED = "interp", "interp_masked"
+"""Names of our attention for transformers; MPT must be given a mask, which nothing reads."""
+
+transformers.AttentionInterface.register(_UNMASKED, _attend)
+transformers.AttentionMaskInterface.register(_MASKED, _small_mask)
 
 
 def cheap_forward(model: Any) -> dict[str, Any]:
@@ -42,23 +98,14 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode, without dropout; restore the mode of each part afterwards."""
     # The model that a bridge wraps is not among its modules, but its mode follows the bridge's.
     wrapped = getattr(module, "original_model", module)
-    modes = {part: part.training for part in (*module.modules(), *wrapped.modules())}
-    try:
-        module.eval()
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
-
-
-@contextmanager
-def holding(variable: ContextVar[_Held], value: _Held) -> Iterator[None]:
-    """Let `variable` hold `value`, for functions of `attend_with`."""
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
+    with alone(module):
+        modes = {part: part.training for part in (*module.modules(), *wrapped.modules())}
+        try:
+            module.eval()
+            yield
+        finally:
+            for part, mode in modes.items():
+                part.training = mode
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.kinds.mass import FromQK, Tally
 from interp.kinds.targets import NONE
-from interp.models import Model, evaluating
+from interp.models import Model, alone, evaluating
 from interp.models.hooks import run_with
 from interp.models.stream import stream
 from interp.weights.folded import at_hand, values, written
@@ -77,11 +77,8 @@ class Readout:
         def look(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             scales.append(self.norm.scale(inputs[0].float(), output.float()))
 
-        handle = self.norm.module.register_forward_hook(look)
-        try:
+        with alone(self.model.plain), self.norm.module.register_forward_hook(look):
             yield scales
-        finally:
-            handle.remove()
 
     def towards(self, answers: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
         """Direction of each position's answer in the residual stream, times the norm's scale."""

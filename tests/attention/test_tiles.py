@@ -19,7 +19,9 @@ def inputs(length: int = 70, width: int = 5) -> tuple[Tensor, Tensor, Tensor]:
     return 3 * q, k, v
 
 
-def plain_attention(q, k, v, *, scale, window=None, softcap=None, sinks=None):
+def plain_attention(
+    q, k, v, *, scale, window=None, chunk=None, softcap=None, sinks=None, slopes=None
+):
     """The same with the whole pattern built: output, log-sum-exp, mean score, pattern."""
     group, length = q.shape[1] // k.shape[1], q.shape[2]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -27,6 +29,11 @@ def plain_attention(q, k, v, *, scale, window=None, softcap=None, sinks=None):
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     seen = torch.ones(length, length).tril().triu(1 - (window or length)).bool()
+    at = torch.arange(length)
+    if chunk is not None:
+        seen = seen & (at[:, None] // chunk == at // chunk)
+    if slopes is not None:
+        scores = scores - slopes[:, None, None] * (at[:, None] - at)
     hidden = scores.masked_fill(~seen, -torch.inf)
     if sinks is not None:
         column = sinks[None, :, None, None].expand(*hidden.shape[:-1], 1)
@@ -40,7 +47,15 @@ OPTIONS = {
     "window of 1": {"window": 1},
     "soft-cap": {"softcap": 2.0},
     "learned sinks": {"sinks": torch.linspace(-2, 3, 6)},
-    "all together": {"window": 40, "softcap": 3.0, "sinks": torch.linspace(-2, 3, 6)},
+    "chunks": {"chunk": 20},
+    "slopes": {"slopes": torch.linspace(0, 2, 6)},
+    "all together": {
+        "window": 40,
+        "chunk": 30,
+        "softcap": 3.0,
+        "sinks": torch.linspace(-2, 3, 6),
+        "slopes": torch.linspace(0, 0.1, 6),
+    },
 }
 
 
@@ -71,6 +86,10 @@ def test_scores_far_beyond_the_range_of_exp_stay_finite():
 MASKS = {
     "causal": (causal_mask(70, 90), {}),
     "window": (sliding_window_mask(70, 90, window=20), {"window": 20}),
+    "chunks to both sides": (
+        torch.arange(20, 90)[:, None] // 25 == torch.arange(90) // 25,
+        {"causal": False, "chunk": 25},
+    ),
     "every key": (torch.ones(70, 90).bool(), {"causal": False}),
     "to both sides": (
         sliding_window_mask(70, 90, window=20, causal=False),
@@ -187,6 +206,7 @@ REFUSED = {
     "real, one key": {"real": torch.ones(2, 1).bool()},
     "mask, an empty row": {"real": torch.tensor([[False] * 4, [True] * 4])},
     "sinks, one": {"sinks": torch.zeros(1)},
+    "slopes, one": {"slopes": torch.zeros(1)},
 }
 
 

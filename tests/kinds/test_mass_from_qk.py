@@ -5,6 +5,7 @@ import torch
 
 from interp.kinds.mass import FromPattern, FromQK, attention_mass
 from interp.kinds.sinks import SAMPLE, spaced
+from interp.kinds.targets import Blocks
 
 
 def test_mass_from_queries_and_keys_is_mass_from_the_pattern():
@@ -54,12 +55,33 @@ def test_mass_from_queries_and_keys_is_exact_in_every_format_at_every_scale(
     assert (mass - attention_mass(scores.softmax(-1), keys)).abs().max() < 2e-5
 
 
-def test_rows_and_columns_from_queries_and_keys_are_the_patterns():
+QUERY, KEY = torch.arange(40)[:, None], torch.arange(40)
+SLOPES = torch.linspace(0, 0.5, 6)
+RULES = {
+    "all keys": (QUERY >= KEY, {}),
+    "window": ((QUERY >= KEY) & (QUERY - KEY < 9), {"window": 9}),
+    "chunks": ((QUERY >= KEY) & (QUERY // 9 == KEY // 9), {"window": Blocks(9)}),
+    "ALiBi": (QUERY >= KEY, {"slopes": SLOPES}),
+}
+
+
+def attended(rule: str) -> tuple[FromQK, torch.Tensor]:
+    """Attention from queries and keys under a rule, and its pattern."""
+    seen, options = RULES[rule]
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
-    seen = torch.ones(40, 40).tril().triu(-8).bool()
-    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(~seen, -torch.inf)
-    two = FromQK(q, k, scores.logsumexp(-1), 0.5, window=9), FromPattern(scores.softmax(-1))
+    scores = 0.5 * q @ k.repeat_interleave(3, 1).mT
+    if "slopes" in options:
+        scores = scores - SLOPES[:, None, None] * (QUERY - KEY)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    return FromQK(q, k, scores.logsumexp(-1), 0.5, **options), scores.softmax(-1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_and_columns_from_queries_and_keys_are_the_patterns(rule):
+    generator = torch.Generator().manual_seed(0)
+    ours, pattern = attended(rule)
+    two = ours, FromPattern(pattern)
     queries = torch.tensor([[0, 3, 39], [7, 8, -1]])
     columns = torch.randint(-1, 40, (2, 6, 4), generator=generator)
     for ours, theirs in (
@@ -72,7 +94,7 @@ def test_rows_and_columns_from_queries_and_keys_are_the_patterns():
 
 
 @pytest.mark.parametrize("pairs", [7, 10**6])
-@pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
     "keys",
     [
@@ -83,17 +105,13 @@ def test_rows_and_columns_from_queries_and_keys_are_the_patterns():
     ],
 )
 def test_any_keys_get_from_queries_and_keys_what_the_pattern_gives_them(
-    pairs, window, keys, monkeypatch
+    pairs, rule, keys, monkeypatch
 ):
     monkeypatch.setattr(FromQK, "PAIRS", pairs)
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(2, h, 40, 16, generator=generator) for h in (6, 2))
-    seen = torch.ones(40, 40).tril().triu(1 - (window or 40)).bool()
-    scores = (0.5 * q @ k.repeat_interleave(3, 1).mT).masked_fill(~seen, -torch.inf)
+    attention, pattern = attended(rule)
     asked = keys(torch.arange(40)).expand(2, -1, -1)
     asked = torch.where((asked < 0) | (asked >= 40), -1, asked)
-    ours = FromQK(q, k, scores.logsumexp(-1), 0.5, window=window).mass(asked)
-    theirs = attention_mass(scores.softmax(-1), asked)
+    ours, theirs = attention.mass(asked), attention_mass(pattern, asked)
     assert torch.allclose(ours, theirs, atol=1e-5)  # float32 sums in another order.
 
 

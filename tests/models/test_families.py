@@ -44,7 +44,7 @@ HYBRIDS = ("jamba", "lfm2", "granite", "qwen3next")
 UNHOOKED = ("granite",)
 """TransformerLens cannot run it: attention is streamed."""
 
-UNSTREAMED = ("neo", "bloom", "mpt", "falcon", "llama4", *AROUND)
+UNSTREAMED = tuple(AROUND)
 
 IDS = torch.arange(3, 27)[None]
 THRESHOLDS = Thresholds()
@@ -98,14 +98,7 @@ def streaming(family: str) -> None:
     """Queries and keys give the scores that the model's own patterns give."""
     model = opened(family)
     if not streams(model):
-        why = (
-            "layers with chunks are read by hooks"
-            if any(isinstance(window, Blocks) for window in model.windows)
-            else "only causal models are streamed"
-            if model.direction != "causal"
-            else "its attention does not use transformers' attention interface"
-        )
-        raise interp.InputError(why)
+        raise interp.InputError("only causal models are streamed")
     ids = tokens.repeated(model.vocabulary, rows=2, length=48, bos=1, seed=0).tokens
     own = dict(zip(attention_layers(model, None), own_patterns(fresh(family), ids), strict=True))
     seen = []

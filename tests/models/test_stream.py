@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import transformers
+from families import own_patterns
 from scored import scored
-from tiny_models import tiny, words_tokenizer
+from tiny_models import SMALL, scaled, tiny, words_tokenizer
 
 import interp
 from interp.kinds import probes as tokens
@@ -51,7 +53,11 @@ def largest_difference(pairs: list[tuple]) -> float:
     return worst
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gptoss"])
+ON_INTERFACE = ["llama", "mistral", "gemma2", "gptoss", "llama4"]
+OFF_INTERFACE = ["bloom", "mpt", "falcon", "neo"]
+
+
+@pytest.mark.parametrize("family", [*ON_INTERFACE, *OFF_INTERFACE])
 def test_streaming_gives_the_scores_of_the_patterns(family):
     model = interp.load_model(tiny(family))
     assert streams(model)
@@ -110,7 +116,7 @@ def test_scores_beyond_float64_are_refused_by_layer_and_head():
 
 
 def test_where_there_is_no_float64_large_scores_are_refused(monkeypatch):
-    monkeypatch.setattr("interp.models.stream.WITHOUT_FLOAT64", ("cpu",))
+    monkeypatch.setattr("interp.models.stream.has_float64", lambda device: False)
     stream(sharpened("gpt2", 1), torch.tensor([[5, 6, 7]]), lambda layer, attention: None)
     with pytest.raises(interp.InputError, match="scores must"):
         stream(sharpened("gpt2", 1e6), torch.tensor([[5, 6, 7]]), lambda layer, attention: None)
@@ -121,6 +127,8 @@ SPOILED = {
     "window off by one": ("mistral", {"window": 5}),
     "soft-cap forgotten": ("gemma2", {"softcap": None}),
     "learned sinks forgotten": ("gptoss", {"sinks": None}),
+    "chunks forgotten": ("llama4", {"window": None}),
+    "ALiBi forgotten": ("mpt", {"slopes": None}),
 }
 
 
@@ -153,12 +161,60 @@ def test_swapped_head_groups_change_the_scores(monkeypatch):
     assert largest_difference(by_both(model, rows(model, 0))) > 1e-3
 
 
-@pytest.mark.parametrize("family", ["neo", "bloom"])
-def test_models_that_cannot_be_streamed_are_read_by_hooks(family, caplog):
+@pytest.mark.parametrize("family", OFF_INTERFACE)
+def test_off_the_interface_the_model_runs_as_before(family):
+    model = interp.load_model(tiny(family, max_position_embeddings=64))
+    ids = torch.arange(3, 23)[None]
+    settings = str(vars(model.plain.config))
+    streamed = []
+    with torch.no_grad():
+        logits = model.plain(ids).logits
+        hidden = model.plain(ids, output_hidden_states=True).hidden_states[1]
+    block = model.plain.base_model.get_submodule("blocks.0" if family == "mpt" else "h.0")
+    with block.register_forward_hook(lambda module, inputs, out: streamed.append(out[0])):
+        stream(model, ids, lambda layer, attention: None)
+    assert torch.allclose(streamed[0], hidden, atol=1e-5 * hidden.abs().max())
+    assert torch.equal(model.plain(ids).logits, logits)
+    assert str(vars(model.plain.config)) == settings
+
+
+@pytest.mark.parametrize(
+    "options", [{"new_decoder_architecture": True}, {"multi_query": False, "num_kv_heads": 4}]
+)
+def test_each_layout_of_falcons_heads_is_read(options):
+    config = transformers.FalconConfig(
+        **{"vocab_size": 200, **SMALL, "num_kv_heads": 2, "max_position_embeddings": 64, **options}
+    )
+    inner = scaled(transformers.AutoModelForCausalLM.from_config(config))
+    model, found = interp.load_model(inner), []
+    assert streams(model)
+    ids, queries = torch.arange(3, 23)[None], torch.arange(20)[None]
+    stream(model, ids, lambda layer, attention: found.append(attention.rows(queries)))
+    for ours, theirs in zip(found, own_patterns(inner, ids), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_bias_that_the_model_rounds_is_read_by_hooks(caplog):
     caplog.set_level("INFO", logger="interp")
-    scan = interp.scan_heads(tiny(family), rows=1)
-    assert scan.made_by["method"] == "hooks"
+    model = interp.load_model(tiny("bloom").bfloat16())
+    assert interp.scan_heads(model, rows=1).made_by["method"] == "hooks"
     assert "cannot be streamed: reading patterns, one layer at a time" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["class", "module"])
+def test_an_attention_that_somebody_changed_is_not_replaced(where):
+    inner = tiny("neo")
+    module = inner.transformer.h[1].attn.attention
+
+    class Turned(type(module)):
+        def forward(self, x, **options):
+            return super().forward(x.flip(-1), **options)
+
+    if where == "class":
+        module.__class__ = Turned
+    else:
+        module.forward = lambda x, **options: type(module).forward(module, x.flip(-1), **options)
+    assert not streams(interp.load_model(inner))
 
 
 def test_without_a_fused_kernel_tiles_give_the_same(monkeypatch, caplog):

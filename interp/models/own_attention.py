@@ -1,0 +1,86 @@
+"""Attention of families that do not use transformers' attention interface, made to use it.
+
+Each function below does what the forward pass of its family's attention module does, and calls
+`attend` with queries, keys and values where the module would compute a pattern. `attend` makes its
+own causal mask.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+Attend = Callable[..., tuple[Tensor, None]]
+"""A function of transformers' attention interface, which returns heads' outputs and no pattern."""
+
+Output = tuple[Tensor, None]
+
+
+def own_forwards(model: nn.Module, attend: Attend) -> dict[nn.Module, Callable[..., Output]]:
+    """For each attention module that is known here, a forward pass that calls `attend`.
+
+    Modules on the interface are not among them, nor those whose forward pass somebody changed.
+    """
+    forwards = {}
+    for module in model.modules():
+        forward = type(module).forward
+        name = f"{forward.__module__}.{getattr(forward, '__qualname__', '')}"
+        if name in _FORWARDS and "forward" not in vars(module):
+            forwards[module] = partial(_FORWARDS[name], module, attend)
+    return forwards
+
+
+def _bloom(
+    module: Any, attend: Attend, x: Tensor, residual: Tensor, *, alibi: Tensor, **_: Any
+) -> Output:
+    if alibi.dtype.itemsize < 4:
+        raise NotImplementedError("ALiBi's bias is rounded to 16 bits, and no longer linear")
+    q, k, v = module._reshape(module.query_key_value(x))
+    slopes = alibi[: module.num_heads, 0, :2].diff().sum(-1)  # 0 of a single token.
+    z, _ = attend(module, q, k, v, None, scaling=module.inv_norm_factor, slopes=slopes)
+    return module.dense(z.flatten(2)) + residual, None
+
+
+def _falcon(
+    module: Any, attend: Attend, x: Tensor, *, position_embeddings: Any, alibi: Any, **_: Any
+) -> Output:
+    from transformers.models.falcon.modeling_falcon import apply_rotary_pos_emb
+
+    if alibi is not None:
+        raise NotImplementedError("ALiBi's bias is rounded to 16 bits, and no longer linear")
+    q, k, v = (part.transpose(1, 2) for part in module._split_heads(module.query_key_value(x)))
+    if module.new_decoder_architecture:  # Keys and values are repeated for the heads of a group.
+        group = module.num_heads // module.num_kv_heads
+        k, v = k[:, ::group], v[:, ::group]
+    q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
+    z, _ = attend(module, q, k, v, None, scaling=module.inv_norm_factor)
+    return module.dense(z.flatten(2)), None
+
+
+def _gpt_neo(module: Any, attend: Attend, x: Tensor, **_: Any) -> Output:
+    projections = module.q_proj, module.k_proj, module.v_proj
+    shape = module.num_heads, module.head_dim
+    q, k, v = (module._split_heads(projection(x), *shape) for projection in projections)
+    window = module.config.window_size if module.attention_type == "local" else None
+    z, _ = attend(module, q, k, v, None, scaling=1.0, sliding_window=window)
+    return module.out_proj(z.flatten(2)), None
+
+
+def _mpt(module: Any, attend: Attend, x: Tensor, *, position_bias: Tensor, **_: Any) -> Output:
+    fused = module.Wqkv(x)
+    if module.clip_qkv:
+        fused = fused.clamp(-module.clip_qkv, module.clip_qkv)
+    q, k, v = fused.unflatten(-1, (3, module.n_heads, -1)).permute(2, 0, 3, 1, 4)
+    slopes = position_bias[:, 0, -2:].diff().sum(-1)
+    z, _ = attend(module, q, k, v, None, scaling=module.softmax_scale, slopes=slopes)
+    return module.out_proj(z.flatten(2)), None
+
+
+_FORWARDS: dict[str, Callable[..., Output]] = {
+    "transformers.models.bloom.modeling_bloom.BloomAttention.forward": _bloom,
+    "transformers.models.falcon.modeling_falcon.FalconAttention.forward": _falcon,
+    "transformers.models.gpt_neo.modeling_gpt_neo.GPTNeoSelfAttention.forward": _gpt_neo,
+    "transformers.models.mpt.modeling_mpt.MptAttention.forward": _mpt,
+}
+"""By the name of the forward pass that each one replaces."""
