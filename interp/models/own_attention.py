@@ -38,7 +38,7 @@ def _bloom(
         raise NotImplementedError("ALiBi's bias is rounded to 16 bits, and no longer linear")
     q, k, v = module._reshape(module.query_key_value(x))
     slopes = alibi[: module.num_heads, 0, :2].diff().sum(-1)  # 0 of a single token.
-    z, _ = attend(module, q, k, v, None, scaling=module.inv_norm_factor, slopes=slopes)
+    z = attend(module, q, k, v, None, scaling=module.inv_norm_factor, slopes=slopes)[0]
     return module.dense(z.flatten(2)) + residual, None
 
 
@@ -54,7 +54,7 @@ def _falcon(
         group = module.num_heads // module.num_kv_heads
         k, v = k[:, ::group], v[:, ::group]
     q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
-    z, _ = attend(module, q, k, v, None, scaling=module.inv_norm_factor)
+    z = attend(module, q, k, v, None, scaling=module.inv_norm_factor)[0]
     return module.dense(z.flatten(2)), None
 
 
@@ -63,7 +63,7 @@ def _gpt_neo(module: Any, attend: Attend, x: Tensor, **_: Any) -> Output:
     shape = module.num_heads, module.head_dim
     q, k, v = (module._split_heads(projection(x), *shape) for projection in projections)
     window = module.config.window_size if module.attention_type == "local" else None
-    z, _ = attend(module, q, k, v, None, scaling=1.0, sliding_window=window)
+    z = attend(module, q, k, v, None, scaling=1.0, sliding_window=window)[0]
     return module.out_proj(z.flatten(2)), None
 
 
@@ -73,7 +73,7 @@ def _mpt(module: Any, attend: Attend, x: Tensor, *, position_bias: Tensor, **_: 
         fused = fused.clamp(-module.clip_qkv, module.clip_qkv)
     q, k, v = fused.unflatten(-1, (3, module.n_heads, -1)).permute(2, 0, 3, 1, 4)
     slopes = position_bias[:, 0, -2:].diff().sum(-1)
-    z, _ = attend(module, q, k, v, None, scaling=module.softmax_scale, slopes=slopes)
+    z = attend(module, q, k, v, None, scaling=module.softmax_scale, slopes=slopes)[0]
     return module.out_proj(z.flatten(2)), None
 
 
