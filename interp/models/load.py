@@ -235,7 +235,6 @@ def opened(
     """A `Model` around a model of transformers, whose settings are changed to eager attention."""
     architecture = type(model).__name__
     check_settings(model.config.to_dict())
-    model.eval()
     model.set_attn_implementation("eager")
     model.config.architectures = [architecture]
     for part in model.modules():

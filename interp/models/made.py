@@ -43,7 +43,7 @@ def assembled(
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=by_word, bos_token="<s>", unk_token="<unk>"
     )
-    return opened(model, tokenizer, name)
+    return opened(model.eval(), tokenizer, name)
 
 
 def attention_only(

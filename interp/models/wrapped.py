@@ -19,8 +19,14 @@ _WRAPPED["DistributedDataParallel"] = "module"
 def twin(
     model: transformers.PreTrainedModel, device: str | None = None
 ) -> transformers.PreTrainedModel:
-    """A second model over the same weights, or over copies of them on another device."""
+    """A second model over the same weights, or over copies of them on another device.
+
+    Settings, modes and hooks are its own. Over the same weights, quantized layers and adapters are
+    the given model's own: they move numbers between their weights and other places when they run.
+    """
     memo: dict[int, Any] = {}
+    if device is None:
+        memo |= {id(part): part for part in model.modules() if _has_own_state(part)}
     for tensor in (*model.parameters(), *model.buffers()):
         memo[id(tensor)] = tensor
         if device is not None:
@@ -61,7 +67,11 @@ def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
     own = twin(inner)
     for name, layer in list(own.named_modules()):
         if hasattr(layer, "base_layer") and hasattr(layer, "merged"):
-            own.set_submodule(name, _merged(layer))
+            base = layer.get_base_layer()
+            if all(weight.is_floating_point() for weight in base.parameters()):
+                own.set_submodule(name, _merged(layer))
+    for part in own.modules():
+        part.training = part.training and _has_own_state(part)
     if left := [name for name, part in own.named_modules() if "peft." in type(part).__module__]:
         raise InputError(
             f"model must have adapters that change weights only, got another at {left[0]}:"
@@ -70,11 +80,19 @@ def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
     return own
 
 
+def _has_own_state(part: nn.Module) -> bool:
+    """Whether a part is a layer of another library: quantized or adapted, without settings."""
+    origin = type(part).__module__
+    if origin.startswith(("torch.", "transformers")) and ".integrations." not in origin:
+        return False
+    settings = (vars(each).get("config") for each in part.modules())
+    return not any(isinstance(each, transformers.PreTrainedConfig) for each in settings)
+
+
 def _merged(layer: Any) -> nn.Module:
     """A layer with the weights that an adapted layer runs now."""
+    layer = copy.deepcopy(layer)
     base = layer.get_base_layer()
-    for name, weight in list(base.named_parameters(recurse=False)):
-        setattr(base, name, nn.Parameter(weight.detach().clone(), weight.requires_grad))
     is_on = not getattr(layer, "disable_adapters", False)
     if is_on != layer.merged:
         (layer.merge if is_on else layer.unmerge)()
