@@ -10,7 +10,7 @@ from transformer_lens.model_bridge.sources import (
 )
 
 from interp.errors import InputError, told
-from interp.models.switches import quiet
+from interp.models.switches import evaluating, quiet
 from interp.models.wrapped import twin
 
 
@@ -19,7 +19,7 @@ def build(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
     architecture = type(model).__name__
     try:
         # Some adapters draw random numbers while they build.
-        with quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), torch.random.fork_rng(devices=[]), evaluating(model):
             bridge = build_bridge_from_module(
                 twin(model), architecture, hf_config=model.config, model_name=name
             )

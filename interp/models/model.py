@@ -18,6 +18,7 @@ from interp.kinds.targets import NONE, Blocks
 from interp.models import families
 from interp.models.families import Direction, special_ids, text_config
 from interp.models.rows import encoded, rows_of_ids, without_padding
+from interp.models.wrapped import without_recorders
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -63,6 +64,11 @@ class Model:
                 self._n_embeddings - 1,
                 ", ".join(beyond),
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: no view of TransformerLens that was built from the rest."""
+        state = {name: value for name, value in vars(self).items() if name != "bridge"}
+        return state | {"plain": self.plain and without_recorders(self.plain)}
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers of {self.n_heads} heads"

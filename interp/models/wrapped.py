@@ -1,4 +1,4 @@
-"""Loaded models as users have them: compiled, spread over devices, with adapters, offloaded."""
+"""Loaded models as users have them: compiled, spread over devices, adapted, quantized, traced."""
 
 import copy
 import itertools
@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel as PreTrainedModel
 
 from interp.errors import InputError, told
+from interp.models.switches import evaluating
 
 _WRAPPED = {"OptimizedModule": "_orig_mod", "DataParallel": "module"}
 _WRAPPED["DistributedDataParallel"] = "module"
@@ -44,17 +45,47 @@ def twin(
         ) from error
 
 
+def _has_own_state(part: nn.Module) -> bool:
+    """Whether a part is a layer of another library: quantized or adapted, without settings."""
+    origin = type(part).__module__
+    if origin.startswith(("torch.", "transformers")) and ".integrations." not in origin:
+        return False
+    settings = (vars(each).get("config") for each in part.modules())
+    return not any(isinstance(each, transformers.PreTrainedConfig) for each in settings)
+
+
+def without_recorders(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
+    """A twin without the hooks that transformers adds in its first run: no pickle can hold them."""
+    own = twin(model)
+    for part in own.modules():
+        vars(part).pop("_output_capturing_hooks_installed", None)  # They are added again.
+        for key, hook in list(part._forward_hooks.items()):
+            if getattr(hook, "__module__", None) == "transformers.utils.output_capturing":
+                del part._forward_hooks[key]
+    return own
+
+
+def untraced(model: Any) -> Any:
+    """The module that an object of nnsight wraps, which is itself no module; others as they are."""
+    if not any(kind.__module__.startswith("nnsight.") for kind in type(model).__mro__):
+        return model
+    if model._edits:
+        raise InputError("model must have no edits of nnsight, got some: call clear_edits() first")
+    return model._module
+
+
 def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
     """A second model over the weights of `model`, which stays unchanged.
 
     Wrappers are removed. Weights that an adapter changes (LoRA and others of PEFT) are copied and
     the adapter is merged into the copies, so that functions of weights see what the model runs.
+    Adapters of quantized weights stay as they are: merging would round the weights again.
     """
     inner: Any = model
     while (name := _WRAPPED.get(type(inner).__name__)) is not None:
         inner = getattr(inner, name)
-    if hasattr(inner, "get_base_model") and hasattr(inner, "merge_and_unload"):
-        inner = inner.get_base_model()
+    if hasattr(inner, "get_base_model") and hasattr(inner, "peft_config"):
+        inner = _inside(inner)
     if not isinstance(inner, transformers.PreTrainedModel):
         raise InputError(
             f"model must be a transformers model, got {type(inner).__name__}: give what it wraps"
@@ -67,32 +98,46 @@ def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
     own = twin(inner)
     for name, layer in list(own.named_modules()):
         if hasattr(layer, "base_layer") and hasattr(layer, "merged"):
-            base = layer.get_base_layer()
-            if all(weight.is_floating_point() for weight in base.parameters()):
-                own.set_submodule(name, _merged(layer))
-    for part in own.modules():
-        part.training = part.training and _has_own_state(part)
-    if left := [name for name, part in own.named_modules() if "peft." in type(part).__module__]:
-        raise InputError(
-            f"model must have adapters that change weights only, got another at {left[0]}:"
-            " give the model that merge_and_unload() returns"
-        )
+            own.set_submodule(name, _merged(layer))
+    for part in {*own.modules()} - {*inner.modules()}:
+        part.training = False
     return own
 
 
-def _has_own_state(part: nn.Module) -> bool:
-    """Whether a part is a layer of another library: quantized or adapted, without settings."""
-    origin = type(part).__module__
-    if origin.startswith(("torch.", "transformers")) and ".integrations." not in origin:
-        return False
-    settings = (vars(each).get("config") for each in part.modules())
-    return not any(isinstance(each, transformers.PreTrainedConfig) for each in settings)
+def _inside(model: Any) -> nn.Module:
+    """The model inside one of PEFT, if the two give the same results."""
+    base = model.get_base_model()
+    active = [model.peft_config[name] for name in model.active_adapters]
+    why = ""
+    if virtual := sum(getattr(each, "num_virtual_tokens", None) or 0 for each in active):
+        why = f"its {virtual} virtual tokens would be missing"
+    elif any(getattr(each, "alora_invocation_tokens", None) for each in active):
+        why = "it is active after some tokens only"
+    else:
+        try:
+            inputs = {"input_ids": torch.arange(4, device=base.device)[None]}
+            if base.config.is_encoder_decoder:
+                inputs["decoder_input_ids"] = inputs["input_ids"]
+            with torch.no_grad(), evaluating(model):
+                whole, part = (each(**inputs)[0] for each in (model, base))
+            if whole.shape != part.shape or (whole - part).abs().max() > 1e-4 * part.abs().max():
+                why = "it changes more than the layers inside"
+        except Exception as error:
+            why = told(error)
+    if why:
+        kinds = ", ".join(str(getattr(each.peft_type, "value", each.peft_type)) for each in active)
+        raise InputError(
+            f"model must run without what PEFT adds around it, got {kinds}: {why}. To leave the"
+            " adapter out, give get_base_model()"
+        )
+    return base
 
 
 def _merged(layer: Any) -> nn.Module:
-    """A layer with the weights that an adapted layer runs now."""
+    """A layer with the weights that an adapted layer runs now; itself if it is quantized."""
+    if not all(weight.is_floating_point() for weight in layer.get_base_layer().parameters()):
+        return layer
     layer = copy.deepcopy(layer)
-    base = layer.get_base_layer()
     is_on = not getattr(layer, "disable_adapters", False)
     if is_on != layer.merged:
         (layer.merge if is_on else layer.unmerge)()

@@ -1,15 +1,17 @@
-"""Loaded models as users have them: compiled, spread, adapted, or with weights elsewhere."""
+"""Loaded models as users have them: compiled, spread, adapted, quantized, traced, pickled."""
 
 import copy
+import pickle
 
 import accelerate
 import peft
 import pytest
 import torch
 import transformers
-from tiny_models import tiny
+from tiny_models import tiny, words_tokenizer
 
 import interp
+from interp.models.stream import stream
 
 # Warnings of torch.compile and PEFT about each other.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -17,11 +19,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7]])
 
 
-def adapted() -> peft.PeftModel:
-    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)
+def adapted(model: transformers.PreTrainedModel | None = None, **settings) -> peft.PeftModel:
+    config = peft.LoraConfig(
+        target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False, **settings
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return peft.get_peft_model(tiny("llama"), config).eval()
+        return peft.get_peft_model(model or tiny("llama"), config).eval()
 
 
 def own_patterns(model) -> torch.Tensor:
@@ -79,10 +83,84 @@ def test_an_adapter_that_is_switched_off_is_left_out():
     assert torch.equal(ours, interp.attention_patterns(tiny("llama"), IDS))
 
 
-def test_an_adapter_that_does_more_than_change_weights_is_refused():
-    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    with pytest.raises(interp.InputError, match="must be a transformers model, got"):
-        interp.load_model(peft.get_peft_model(tiny("llama"), config))
+@pytest.mark.fault("C24")
+@pytest.mark.parametrize("kind", ["PrefixTuning", "PromptTuning"])
+def test_virtual_tokens_are_never_left_out_silently(kind):
+    config = getattr(peft, f"{kind}Config")(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    model = peft.get_peft_model(tiny("llama"), config)
+    with pytest.raises(interp.InputError, match="its 3 virtual tokens would be missing"):
+        interp.load_model(model)
+
+
+def test_an_adapter_that_works_around_the_layers_is_refused():
+    layers = {"target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+    later = peft.LoraConfig(alora_invocation_tokens=[5, 6], **layers)
+    by_task = peft.PolyConfig(n_tasks=2, **layers)
+    for config, reason in ((later, "active after some tokens"), (by_task, "task_ids")):
+        with pytest.raises(interp.InputError, match=f"without what PEFT adds .*{reason}"):
+            interp.load_model(peft.get_peft_model(tiny("llama"), config))
+
+
+def quantized(bits: int, folder) -> transformers.PreTrainedModel:
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    tiny("llama").save_pretrained(folder)
+    settings = transformers.BitsAndBytesConfig(**{f"load_in_{bits}bit": True})
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=settings)
+
+
+@pytest.mark.fault("C04")
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_quantized_model_is_read_as_it_runs_and_left_as_it_was(bits, tmp_path):
+    other, model = (quantized(bits, tmp_path) for _ in range(2))
+    with torch.no_grad():
+        logits = other(IDS).logits
+    opened = interp.load_model(model)
+    patterns = interp.attention_patterns(opened, IDS)
+    assert torch.equal(patterns, own_patterns(other))
+    streamed: list[torch.Tensor] = []
+    back = (torch.arange(IDS.shape[1]) - 1)[None, :, None]
+    stream(opened, IDS, lambda layer, attention: streamed.append(attention.mass(back)[..., 1:]))
+    previous = patterns.diagonal(-1, -2, -1)
+    assert torch.allclose(torch.stack(streamed), previous, atol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(model(IDS).logits, logits)
+
+
+@pytest.mark.fault("C03")
+@pytest.mark.parametrize("bits", [8, 4])
+def test_an_adapter_over_quantized_weights_attends_as_it_runs(bits, tmp_path):
+    model = adapted(quantized(bits, tmp_path), lora_dropout=0.5).train()
+    found = interp.attention_patterns(model, IDS)
+    assert all(part.training for part in model.modules())
+    expected = own_patterns(model.eval().get_base_model())
+    assert torch.equal(found, expected)
+    with model.disable_adapter():
+        assert not torch.allclose(own_patterns(model.get_base_model()), expected, atol=0.1)
+
+
+@pytest.mark.fault("C25")
+def test_a_model_of_nnsight_is_read_with_its_tokenizer():
+    nnsight = pytest.importorskip("nnsight", reason="nnsight is not installed")
+    model = tiny("llama")
+    expected = interp.attention_patterns(model, [1, 5, 6])
+    traced = nnsight.LanguageModel(model, tokenizer=words_tokenizer())
+    assert torch.equal(interp.attention_patterns(traced, "w5 w6"), expected)
+    assert model.config._attn_implementation == "sdpa"
+    with traced.edit(inplace=True):
+        traced.model.layers[0].output[0][:] = 0
+    with pytest.raises(interp.InputError, match="no edits of nnsight"):
+        interp.load_model(traced)
+
+
+@pytest.mark.fault("C25")
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_a_model_that_ran_can_be_pickled_and_copied(family):
+    model = interp.load_model(tiny(family), words_tokenizer())
+    expected = interp.attention_patterns(model, IDS)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert torch.equal(interp.attention_patterns(other, IDS), expected)
+        assert (repr(other), other.special) == (repr(model), model.special)
+    assert torch.equal(interp.attention_patterns(model, IDS), expected)
 
 
 @pytest.mark.fault("B108")
