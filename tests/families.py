@@ -110,15 +110,7 @@ def own_patterns(model: transformers.PreTrainedModel, ids: Tensor) -> list[Tenso
 
 
 def read(model: interp.Model, ids: Tensor) -> dict[int, Tensor]:
-    """Each layer's patterns, without hooks where those cannot run the model."""
-    from interp.models.stream import stream
-
+    """Each layer's patterns; of an encoder-decoder, the encoder's."""
     stack = "encoder" if model.direction == "encoder-decoder" else None
-    try:
-        patterns = interp.attention_patterns(model, ids, stack=stack)
-        return dict(zip(patterns.layers, patterns.as_subclass(Tensor), strict=True))
-    except interp.InputError:
-        every = torch.arange(ids.shape[1]).expand_as(ids)
-        found: dict[int, Tensor] = {}
-        stream(model, ids, lambda layer, seen: found.__setitem__(layer, seen.rows(every)))
-        return found
+    patterns = interp.attention_patterns(model, ids, stack=stack)
+    return dict(zip(patterns.layers, patterns.as_subclass(Tensor), strict=True))

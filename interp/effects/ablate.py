@@ -22,6 +22,7 @@ from interp.kinds.probes import Probe
 from interp.models import Model, alone, cheap_forward, evaluating
 from interp.models.families import direction, output_projections, text_config
 from interp.models.finite import refuse_not_finite
+from interp.models.model import check_causal
 from interp.models.wrapped import PreTrainedModel
 
 AnyHead = Head | str | tuple[int, int]
@@ -52,8 +53,8 @@ def ablated(
     an interrupt. Blocks can be nested.
 
     Args:
-        model: A `Model`, whose `plain` and `bridge` both run without the heads; or a causal
-            model of transformers.
+        model: A `Model`, whose `plain`, and `bridge` if it was used before, both run without
+            the heads; or a causal model of transformers.
         heads: A head, such as `L5H1`, `5.1` or `(5, 1)`, or several; no heads change nothing.
         method: `zero`; or `mean`, as if the head always put out its mean: later layers get
             what they usually get from it, but nothing about the tokens of this prompt.
@@ -152,20 +153,21 @@ def losses(model: Model, probe: Probe) -> dict[str, Float[Tensor, " row"]]:
 
 
 def logits(model: Model, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos id"]:
-    """The model's logits, by transformers if its heads can be ablated there, else by the bridge."""
+    """The model's logits, by transformers or by a bridge made elsewhere."""
+    check_causal(model)
     ids = tokens.to(model.device)
-    plain = _runs_plain(model)
-    known = cheap_forward(model.plain if plain else model.bridge.original_model)
-    options = {"use_cache": False} if "use_cache" in known else {}
-    with torch.no_grad(), evaluating(model.plain if plain else model.bridge):
-        if plain:
+    options = cheap_forward(model.inner)
+    options.pop("logits_to_keep", None)
+    with torch.no_grad(), evaluating(model.plain if model.given is None else model.given):
+        if model.given is None:
             return model.plain(ids, **options).logits
-        return model.bridge(ids, return_type="logits", **options)
+        return model.given(ids, return_type="logits", **options)
 
 
 def _shape(model: Any) -> tuple[list[Head], int, str]:
     """The heads that can be ablated, their number in a layer, and the model's name."""
     if isinstance(model, Model):
+        check_causal(model)
         return all_heads(model), model.n_heads, model.name
     name = type(model).__name__
     is_causal = isinstance(model, PreTrainedModel) and direction(model.config, name) == "causal"
@@ -177,10 +179,6 @@ def _shape(model: Any) -> tuple[list[Head], int, str]:
         )
     n_heads = int(text_config(model).num_attention_heads)
     return [Head(layer, head) for layer in layers for head in range(n_heads)], n_heads, name
-
-
-def _runs_plain(model: Model) -> bool:
-    return set(model.attending) <= set(output_projections(model.plain))
 
 
 @contextmanager
@@ -196,27 +194,24 @@ def _editing(model: Any, n_heads: int, layers: Collection[int], edit: _Edit) -> 
     def before_projection(layer: int, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return (edited(layer, inputs[0]), *inputs[1:])
 
-    def refuse(module: torch.nn.Module, inputs: Any) -> None:
-        raise InputError(
-            "heads must be ablated in model.bridge, got a run of model.plain: the output"
-            f" projections of {type(module).__name__} were not found"
-        )
-
+    plain = model.plain if isinstance(model, Model) else model
+    projections = output_projections(plain)
     with ExitStack() as hooks:
-        plain = model.plain if isinstance(model, Model) else model
         if plain is not None:
             hooks.enter_context(alone(plain))
-        if not isinstance(model, Model) or _runs_plain(model):
-            projections = output_projections(plain)
-            for layer in layers:
-                before = partial(before_projection, layer)
-                hooks.callback(projections[layer].register_forward_pre_hook(before).remove)
-        elif plain is not None:
-            hooks.callback(plain.register_forward_pre_hook(refuse).remove)
-        if isinstance(model, Model):
+        for layer in layers if plain is not None else ():
+            if sum(each is projections.get(layer) for each in projections.values()) != 1:
+                raise InputError(
+                    "model must have an output projection of a known name for each layer alone,"
+                    f" got none in layer {layer} of {type(plain).__name__}"
+                )
+            before = partial(before_projection, layer)
+            hooks.callback(projections[layer].register_forward_pre_hook(before).remove)
+        # A bridge that is not built yet is built from `plain`.
+        if (bridge := vars(model).get("bridge") or getattr(model, "given", None)) is not None:
             points = [(f"blocks.{i}.attn.hook_z", partial(edited, i)) for i in layers]
-            hooks.enter_context(alone(model.bridge))
-            hooks.enter_context(model.bridge.hooks(fwd_hooks=points))
+            hooks.enter_context(alone(bridge))
+            hooks.enter_context(bridge.hooks(fwd_hooks=points))
         yield
 
 

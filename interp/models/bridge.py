@@ -17,6 +17,13 @@ from interp.models.wrapped import twin
 def build(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
     """A bridge around a twin of `model`, which stays as it is, whatever interrupts this."""
     architecture = type(model).__name__
+    hooks = [
+        hook
+        for part in model.modules()
+        for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
+    ]
+    if any(getattr(hook, "func", hook).__module__.startswith("interp.") for hook in hooks):
+        raise InputError("model.bridge must be built before a block that changes the model")
     try:
         # Some adapters draw random numbers while they build.
         with quiet(), torch.random.fork_rng(devices=[]), evaluating(model):
@@ -33,7 +40,4 @@ def build(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
             f"model must be one that TransformerLens can open, got {name}, a {architecture}:"
             f" {told(error)}"
         ) from error
-    layers = range(int(bridge.cfg.n_layers))
-    if not any(f"blocks.{layer}.attn.hook_pattern" in bridge.hook_dict for layer in layers):
-        raise InputError(f"model must have attention that TransformerLens' hooks find, got {name}")
     return bridge

@@ -61,9 +61,6 @@ _CONTEXT += ("seq_length", "max_seq_len", "max_sequence_length")
 _LOCAL = ("sliding_attention", "local")
 """Names of layers with a window in the settings."""
 
-_ATTENDING = {*_LOCAL, "chunked_attention", "full_attention", "attention", "global"}
-"""Names in the settings of layers that attend by softmax."""
-
 _SOFTMAX = (
     *("camembert", "canine", "data2vec-text", "deberta", "deberta-v2", "flaubert", "ibert"),
     *("luke", "markuplm", "megatron-bert", "mpnet", "mvp", "nezha", "prophetnet", "rembert"),
@@ -218,12 +215,6 @@ def open_empty_windows(config: Any, name: str) -> None:
     config.layer_types = ["full_attention" if kind in _LOCAL else kind for kind in names]
     # transformers may build masks of both kinds whether or not a layer uses them.
     config.sliding_window = config.max_position_embeddings
-
-
-def all_attend(plain: nn.Module | None, n_layers: int) -> bool:
-    """Whether every layer clearly attends; if not, TransformerLens' hooks find those that do."""
-    names = set(listed(getattr(plain, "config", None), n_layers))
-    return names <= _ATTENDING and len(output_projections(plain)) == n_layers
 
 
 def is_softmax(model: Any) -> bool:

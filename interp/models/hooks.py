@@ -4,30 +4,27 @@
 that memory holds one layer's patterns at a time; `attention_patterns` keeps them all.
 """
 
-import logging
-import math
+import inspect
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from traceback import walk_tb
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from interp.errors import InputError, checked, told
+from interp.errors import InputError, checked, quoted, told
 from interp.kinds.targets import NONE
 from interp.memory import refuse_beyond
 from interp.models import Model, attention_layers, cheap_forward, evaluating, load_model
-from interp.models.finite import refuse_not_finite
+from interp.models.families import attention_modules
 from interp.models.model import check_heads
-from interp.models.plain import attention_of, plain_patterns, texts_of
+from interp.models.plain import attention_of, plain_patterns, refuse_not_attention, texts_of
 from interp.models.rows import rows_by_length, to_run
+from interp.models.switches import eager
 from interp.patterns.tensor import AttentionPatterns, Ran
-
-LOG = logging.getLogger("interp")
 
 _PATTERN = "blocks.{}.attn.hook_pattern"
 
@@ -54,22 +51,90 @@ def run(
             check_heads(model, layer, found[layer].shape[1])
             visit(layer, found[layer])
         return
-    _compare(model)
     real = (tokens != NONE).to(model.device)
     silent = set(wanted)
 
-    def look(layer: int, pattern: Tensor, hook: Any) -> None:
+    def look(layer: int, pattern: Tensor, hook: Any = None) -> None:
+        if layer not in wanted:
+            return
         silent.discard(layer)
         check_heads(model, layer, pattern.shape[1])
-        rows = torch.where(real[:, None, :, None], pattern.float(), 0)
-        refuse_not_finite(rows, model, layer)
+        refuse_not_attention(pattern := pattern.float(), model, layer)
+        rows = torch.where(real[:, None, :, None], pattern, 0)
         if rows.triu(1).any():
             raise InputError(f"model must be causal, got {model.name}, which looks ahead")
         visit(layer, rows)
 
-    _forward(model, tokens, {_PATTERN.format(layer): partial(look, layer) for layer in wanted})
+    if model.given is not None:
+        hooks = {_PATTERN.format(layer): partial(look, layer) for layer in wanted}
+        _forward(model, tokens, hooks)
+    else:
+        _attend(model, to_run(tokens).to(model.device), look)
     if silent:
-        raise InputError(f"{model.name} must show attention in layers {sorted(silent)}, got none")
+        raise InputError(
+            f"model must return attention from each attention module, got none from"
+            f" layers {sorted(silent)} of {model.name}"
+        )
+
+
+def _attend(
+    model: Model, ids: Int[Tensor, "batch pos"], look: Callable[[int, Tensor], None]
+) -> None:
+    """Run the model with eager attention, and `look` at the weights that each layer returns."""
+    plain: Any = model.plain
+    # A module may serve several layers: its calls are theirs in order.
+    layers: dict[nn.Module, deque[int]] = {}
+    for layer, module in attention_modules(plain).items():
+        layers.setdefault(module, deque()).append(layer)
+    raised: list[Exception] = []
+
+    def ask(module: nn.Module, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, options | {"output_attentions": True}
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        layer = layers[module][0]
+        layers[module].rotate(-1)
+        try:
+            if (weights := _weights_in(output, model, layer, ids)) is not None:
+                look(layer, weights)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    with ExitStack() as back, torch.no_grad(), evaluating(plain), eager(plain):
+        for module in layers:
+            if "output_attentions" in inspect.signature(module.forward).parameters:
+                back.enter_context(module.register_forward_pre_hook(ask, with_kwargs=True))
+            back.enter_context(module.register_forward_hook(after, prepend=True))
+        try:
+            plain(ids, **cheap_forward(plain))
+        except Exception as error:
+            if error in raised:
+                raise
+            raise InputError(
+                f"model must run on these token ids, got {model.name}, a"
+                f" {type(plain).__name__}: {told(error)}"
+            ) from error
+
+
+def _weights_in(
+    output: Any, model: Model, layer: int, ids: Tensor
+) -> Float[Tensor, "batch head query key"] | None:
+    """The weights among what an attention module returned; None where there are no tensors."""
+    returned = output[1:] if isinstance(output, tuple | list) else ()
+    tensors = [each for each in returned if torch.is_tensor(each)]
+    batch, length = ids.shape
+    shapes = [tuple(each.shape) for each in tensors]
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        if len(shape) == 4 and (shape[0], *shape[2:]) == (batch, length, length):
+            return tensor
+    if shapes:
+        raise InputError(
+            f"model must return attention [batch, head, query, key]"
+            f" {(batch, model.n_heads, length, length)}, got {quoted(shapes)} from layer {layer}"
+            f" of {model.name}"
+        )
+    return None
 
 
 @checked
@@ -82,7 +147,7 @@ def attention_patterns(
     stack: str | None = None,
     decoder_inputs: Any = None,
 ) -> AttentionPatterns:
-    """Every head's attention on `inputs`, from hooks or, where not causal, from transformers.
+    """Every head's attention on `inputs`, as the model itself computes it with eager attention.
 
     Args:
         model: A `Model`, or anything that `load_model` takes.
@@ -106,7 +171,7 @@ def attention_patterns(
 
     Raises:
         InputError: If the patterns would not fit in memory (estimated before anything runs), or
-            TransformerLens' hooks cannot run the model.
+            the model returns no attention.
 
     Example:
         >>> attention_patterns("gpt2", "The cat sat on the cat", layers=[5])  # doctest: +SKIP
@@ -157,83 +222,32 @@ def run_with(
 
     absent = [name for name in names if name not in model.bridge.hook_dict]
     if not absent:
-        _forward(model, tokens, {name: partial(keep, name) for name in names})
+        try:
+            _forward(model, tokens, {name: partial(keep, name) for name in names})
+        except Exception as error:
+            raise InputError(
+                f"model must run under TransformerLens' hooks, got {model.name}, a"
+                f" {type(model.inner).__name__}: {told(error)}"
+            ) from error
         absent = [name for name in names if name not in seen]
     if absent:
         raise InputError(f"model must have {absent[0]}, got {model.name}, which has none")
     return {name: seen[name] for name in names}
 
 
-_COMPARED: WeakSet[Model] = WeakSet()
-
-
-def _compare(model: Model) -> None:
-    """Warn, once for a model, if TransformerLens gives different results for it.
-
-    TransformerLens rebuilds what it hooks, by rules for each architecture and release. On a few
-    tokens, its patterns and logits are compared with the model's own. Values that are not finite
-    are refused where they first appear.
-    """
-    if model.plain is None or model in _COMPARED:
-        return
-    ids = model.vocabulary[: min(8, model.n_ctx)][None].to(model.device)
-    seen: list[Tensor] = []
-    names = [_PATTERN.format(layer) for layer in attention_layers(model, None)]
-    hooks = dict.fromkeys(names, lambda pattern, hook: seen.append(pattern.float()))
-    logits = _forward(model, ids, hooks, returns="logits")[:, -1].float()
-    with torch.no_grad(), evaluating(model.plain):
-        own = model.plain(ids, output_attentions=True)
-    theirs = own.logits.float()
-    by_logits = (logits - theirs[:, -1]).abs().max() / theirs.abs().max()
-    returned = [each.float() for each in own.attentions or () if each is not None]
-    off = [
-        (a - b).abs().max().item()
-        for a, b in (zip(seen, returned) if len(seen) == len(returned) else ())
-        if a.shape == b.shape and b.min() >= 0 and b.sum(-1).max() < 1.01  # Falcon returns scores.
-    ]
-    by_pattern = max(filter(math.isfinite, off), default=0.0)
-    least, least_of_logits = (1e-4, 1e-3) if model.dtype_name == "float32" else (5e-2, 5e-2)
-    if by_pattern >= least or (by_logits.isfinite() and by_logits >= least_of_logits):
-        LOG.warning(
-            "TransformerLens gives different results for %s, a %s: attention differs by up to"
-            " %.2g, logits by %.1f %%. Either its scores are very large, or its patterns by hooks"
-            " are wrong",
-            *(model.name, type(model.inner).__name__, by_pattern, 100 * by_logits),
-        )
-    _COMPARED.add(model)
-
-
 def _forward(
-    model: Model,
-    tokens: Int[Tensor, "batch pos"],
-    hooks: dict[str, Callable[..., None]],
-    *,
-    returns: str | None = None,
-) -> Any:
-    """Run in evaluation mode with eager attention; restore the caller's settings afterwards."""
+    model: Model, tokens: Int[Tensor, "batch pos"], hooks: dict[str, Callable[..., None]]
+) -> None:
+    """Run TransformerLens' view of the model in evaluation mode, with eager attention."""
     bridge = model.bridge
     inner: Any = bridge.original_model
-    implementation = inner.config._attn_implementation
     ids = to_run(tokens).to(model.device)
-    with ExitStack() as back, torch.no_grad(), evaluating(bridge):
+    with ExitStack() as back, torch.no_grad(), evaluating(bridge), eager(inner):
         for module in bridge.modules():
             if hasattr(module, "_pattern"):  # Kept by some, although nothing reads it.
                 back.enter_context(module.register_forward_hook(_drop))
-        if implementation != "eager":
-            back.callback(inner.set_attn_implementation, implementation)
-            inner.set_attn_implementation("eager")
         back.enter_context(bridge.hooks(fwd_hooks=[*hooks.items()]))
-        try:
-            return bridge(ids, return_type=returns, **cheap_forward(model.inner))
-        except Exception as error:
-            beyond = error.__traceback__ and error.__traceback__.tb_next
-            if any(frame.f_code.co_filename == __file__ for frame, _ in walk_tb(beyond)):
-                raise  # A hook raised it.
-            # The bridge wraps some architectures that it cannot run.
-            raise InputError(
-                f"model must run under TransformerLens' hooks, got {model.name}, a"
-                f" {type(model.inner).__name__}: {told(error)}"
-            ) from error
+        bridge(ids, return_type=None, **cheap_forward(inner))
 
 
 def _drop(module: Any, inputs: Any, output: Any) -> None:

@@ -20,7 +20,7 @@ from interp.models.model import Model
 from interp.models.off_cpu import off_cpu
 from interp.models.switches import quiet
 from interp.models.weight_files import check_folder, check_gguf
-from interp.models.wrapped import twin, untraced, unwrapped
+from interp.models.wrapped import untraced, unwrapped
 
 DEFAULT, FULL_NAME = "SmolLM2-135M", "SmolLM2-135M-Instruct (Q4_1)"
 """Short and full name of the model that needs no hub: see `interp.models.fetch`."""
@@ -270,7 +270,6 @@ def opened(
         windows(config, config.num_hidden_layers, causal=way == "causal"),
         direction=way,
         off_cpu=off_cpu(model, name) if compared else None,
-        spare=twin(model) if way == "causal" else None,
     )
     made.attending  # noqa: B018  # Refuses a model without attention.
     return made

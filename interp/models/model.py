@@ -41,7 +41,6 @@ class Model:
             sees, its own included; None: no limit; `interp.kinds.targets.Blocks`: chunks.
         direction: `causal`; `both ways`, as BERT; or `encoder-decoder`, as T5.
         off_cpu: Largest difference of an attention probability from the CPU; None: not compared.
-        spare: A second model over the weights of `plain`, never run, that TransformerLens wraps.
         given: A bridge made elsewhere.
     """
 
@@ -52,7 +51,6 @@ class Model:
     windows: tuple[int | None, ...]
     direction: Direction = "causal"
     off_cpu: float | None = None
-    spare: Any = None
     given: "TransformerBridge | None" = None
 
     def __post_init__(self) -> None:
@@ -78,18 +76,16 @@ class Model:
 
     @cached_property
     def bridge(self) -> "TransformerBridge":
-        """TransformerLens' view of the model, with its hooks; built when it is first needed."""
-        if self.direction != "causal":
-            way = "looks both ways" if self.direction == "both ways" else f"is {self.direction}"
-            raise InputError(
-                f"model must be causal, got {self.name}, which {way}: for such models use"
-                " attention_patterns, or scan_heads on an encoder"
-            )
+        """TransformerLens' view of a second model over the same weights, for hooks of your own.
+
+        Built when it is first used; only families that TransformerLens knows have one.
+        """
+        check_causal(self)
         if self.given is not None:
             return self.given
         from interp.models.bridge import build
 
-        return build(self.spare, self.tokenizer, self.name)
+        return build(self.plain, self.tokenizer, self.name)
 
     @property
     def n_layers(self) -> int:
@@ -110,11 +106,15 @@ class Model:
     @cached_property
     def attending(self) -> tuple[int, ...]:
         """Layers that have attention."""
-        layers = range(self.n_layers)
-        if self.direction != "causal" or families.all_attend(self.plain, self.n_layers):
-            return tuple(layers)
-        hooks = self.bridge.hook_dict
-        return tuple(i for i in layers if f"blocks.{i}.attn.hook_pattern" in hooks)
+        found = layers = range(self.n_layers)
+        if self.given is not None:
+            hooks = self.given.hook_dict
+            found = [i for i in layers if f"blocks.{i}.attn.hook_pattern" in hooks]
+        elif self.direction == "causal":
+            found = [i for i in families.attention_modules(self.plain) if i in layers]
+        if not found:
+            raise InputError(f"model must have attention, got {self.name}, which has none")
+        return tuple(found)
 
     @property
     def n_ctx(self) -> int:
@@ -299,6 +299,16 @@ def attention_layers(model: Model, layers: Any, stack: str | None = None) -> lis
     if absent or not wanted:
         raise InputError(f"layers must have attention, got {absent} of {model.name}")
     return wanted
+
+
+def check_causal(model: Model) -> None:
+    """Refuse a model that looks both ways."""
+    if model.direction != "causal":
+        way = "looks both ways" if model.direction == "both ways" else f"is {model.direction}"
+        raise InputError(
+            f"model must be causal, got {model.name}, which {way}: for such models use"
+            " attention_patterns, or scan_heads on an encoder"
+        )
 
 
 def check_heads(model: Model, layer: int, number: int) -> None:

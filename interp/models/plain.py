@@ -104,19 +104,28 @@ def _returned(model: Model, inputs: dict[str, Tensor], stack: str | None) -> lis
         )
     patterns = [attention.float() for attention in found]
     for layer, pattern in enumerate(patterns):
-        refuse_not_finite(pattern, model, layer)
-        above = pattern.sum(-1) - 1
-        off = (above if model.learned_sinks else above.abs()).max().item()
-        if pattern.min() < 0 or off > _OFF:  # Scores (SqueezeBERT), or parts of blocks (BigBird).
-            raise InputError(
-                f"model must return attention probabilities, got {who}: in layer {layer} a weight"
-                f" is {pattern.min().item():.3g}, and a row sums to {off:.3g} off 1"
-            )
+        refuse_not_attention(pattern, model, layer)
         if stack == "decoder" and pattern.triu(1).any():
             raise InputError(
                 f"decoder must be causal, got {who}, which looks ahead in layer {layer}"
             )
     return patterns
+
+
+def refuse_not_attention(
+    pattern: Float[Tensor, "batch head query key"], model: Model, layer: int
+) -> None:
+    """Refuse a layer's weights that are not finite, negative, or do not sum to 1."""
+    refuse_not_finite(pattern, model, layer)
+    above = pattern.sum(-1) - 1
+    off = (above if model.learned_sinks else above.abs()).max().item()
+    least = pattern.min().item()
+    if least < 0 or off > _OFF:  # Scores (SqueezeBERT), or parts of blocks (BigBird).
+        raise InputError(
+            f"model must return attention probabilities, got {model.name}, a"
+            f" {type(model.inner).__name__}: in layer {layer} a weight is {least:.3g}, and a row"
+            f" sums to {off:.3g} off 1"
+        )
 
 
 def plain_patterns(

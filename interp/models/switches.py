@@ -94,6 +94,22 @@ def cheap_forward(model: Any) -> dict[str, Any]:
 
 
 @contextmanager
+def eager(model: torch.nn.Module) -> Iterator[None]:
+    """Eager attention, which returns its weights; restore each setting afterwards."""
+    settings = (getattr(part, "config", None) for part in model.modules())
+    configs = {id(s): s for s in settings if isinstance(s, transformers.PreTrainedConfig)}
+    before = [(each, each._attn_implementation) for each in configs.values()]
+    try:
+        # `set_attn_implementation` leaves some families as they are (Falcon).
+        for each, _ in before:
+            each._attn_implementation_internal = "eager"
+        yield
+    finally:
+        for each, implementation in before:
+            each._attn_implementation_internal = implementation
+
+
+@contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode, without dropout; restore the mode of each part afterwards."""
     # The model that a bridge wraps is not among its modules, but its mode follows the bridge's.

@@ -175,15 +175,11 @@ def test_a_bridge_made_elsewhere_is_run_by_its_own_hooks_and_keeps_its_mode():
         assert torch.allclose(without, logits(opened, ids), atol=1e-4)
 
 
-def test_a_model_without_known_projections_is_run_by_the_bridge_and_not_in_silence(monkeypatch):
-    model, ids = interp.load_model(tiny("gpt2")), some_ids()
-    with ablated(model, HEADS):
-        expected = logits(model, ids)
+def test_a_model_without_known_projections_is_refused(monkeypatch):
+    model = interp.load_model(tiny("gpt2"))
     monkeypatch.setattr("interp.models.families._PROJECTIONS", ())
-    with ablated(model, HEADS):
-        assert torch.allclose(logits(model, ids), expected, atol=1e-4)
-        with pytest.raises(interp.InputError, match=r"heads must be ablated in model\.bridge"):
-            model.plain(ids)
+    with pytest.raises(interp.InputError, match="output projection of a known name"):
+        ablated(model, HEADS).__enter__()
     assert hooks_in_place(model) == 0
 
 

@@ -41,9 +41,6 @@ FAMILIES = {
 }
 
 HYBRIDS = ("jamba", "lfm2", "granite", "qwen3next")
-UNHOOKED = ("granite",)
-"""TransformerLens cannot run it: attention is streamed."""
-
 UNSTREAMED = tuple(AROUND)
 
 IDS = torch.arange(3, 27)[None]
@@ -84,12 +81,11 @@ def labels_of(model: interp.Model, ids: torch.Tensor = IDS) -> dict[Head, interp
 
 
 def patterns(family: str) -> None:
-    """Hooks give what the model itself returns."""
+    """Patterns are what the model itself returns."""
     stack = "encoder" if family == "t5" else None
     found = interp.attention_patterns(opened(family), IDS, stack=stack)
     own = torch.stack(own_patterns(fresh(family), IDS))
-    # The same float32 sums in another order.
-    assert torch.allclose(found, own, atol=1e-5)
+    assert torch.allclose(found, own, atol=1e-6)
     # A weak oracle otherwise: near-uniform attention looks alike whatever is wrong.
     assert own[..., 12:, :].amax() > 0.25
 
@@ -198,11 +194,11 @@ PAGE = ROOT / "docs/families.md"
 START, END = "<!-- families: a test makes these lines -->\n", "<!-- end -->\n"
 
 
-@pytest.mark.fault("B48")
+@pytest.mark.fault("B48", "C13")
 @pytest.mark.parametrize("family", EVERY)
 def test_the_page_says_of_each_family_what_is_measured(family):
     answers = measured(family)
-    assert (answers["patterns"] == "yes") == (family not in UNHOOKED)
+    assert answers["patterns"] == "yes"
     assert (answers["streaming"] == "yes") == (family not in UNSTREAMED)
     assert answers["labels"] == "yes"
     assert (answers["ablation"] == "yes") == (family not in AROUND)
@@ -379,7 +375,6 @@ def test_scores_beside_learned_sinks_are_shares_of_all_attention():
 
 @pytest.mark.fault("B16")
 def test_no_earlier_layers_pattern_is_alive_when_a_layer_attends():
-    # Falcon's bridge keeps each layer's pattern, which `hooks.run` drops.
     model = interp.load_model(tiny("falcon", num_hidden_layers=6))
     alive = []
 
