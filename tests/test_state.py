@@ -68,6 +68,8 @@ def opened(family: str, dtype: torch.dtype) -> Case:
     stack = "encoder" if family == "t5" else None
     # The bridge wires itself, and so does transformers where it returns attention.
     patterns = interp.attention_patterns(model, encoding, stack=stack)
+    if model.direction == "causal":
+        model.bridge(ids)
     if stack is not None:
         interp.attention_patterns(model, ids, stack="cross", decoder_inputs=ids)
     arrays = patterns[:, :1].numpy().copy(), ids[:1].numpy().copy()

@@ -52,7 +52,7 @@ def test_an_ablated_head_has_a_z_of_zero_in_transformer_lens(family):
     own = tiny(family)
     model, ids = interp.load_model(own), some_ids()
     assert set(output_projections(model.plain)) == {0, 1}
-    whole = logits(model, ids)
+    whole, _ = logits(model, ids), model.bridge  # Built from here on, it is ablated too.
     with ablated(model, HEADS), ablated(own, ["L0H1", "1.2", (1, 3)]), torch.no_grad():
         without = logits(model, ids)
         assert torch.equal(without, model.plain(ids).logits)
@@ -82,6 +82,7 @@ def test_without_all_heads_of_a_layer_exactly_the_bias_is_left(family):
     bias = output_projections(model.plain)[1].bias
     with torch.no_grad():
         bias.copy_(100 * torch.rand(bias.shape, generator=torch.Generator().manual_seed(0)))
+    _ = model.bridge  # Built from here on, it is ablated too.
     with ablated(model, [Head(1, i) for i in range(4)]):
         left = attention_out(model, ids, 1)
         (shown,) = run_with(model, ids, ["blocks.1.hook_attn_out"]).values()
