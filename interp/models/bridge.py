@@ -27,8 +27,9 @@ def build(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
     try:
         # Some adapters draw random numbers while they build.
         with quiet(), torch.random.fork_rng(devices=[]), evaluating(model):
+            copy = twin(model)
             bridge = build_bridge_from_module(
-                twin(model), architecture, hf_config=model.config, model_name=name
+                copy, architecture, hf_config=copy.config, model_name=name
             )
         if tokenizer is not None:
             # With a tokenizer, the builder would load another one by name, perhaps from the hub.
