@@ -61,6 +61,12 @@ LearnedSinks = Annotated[
     typer.Option("--learned-sinks", help="Allow rows that sum to less than 1, as in gpt-oss."),
 ]
 BothWays = Annotated[bool, typer.Option("--both-ways", help="Bidirectional attention, as in BERT.")]
+SpecialAsText = Annotated[
+    bool,
+    typer.Option(
+        "--special-as-text", help="Read the names of special tokens in texts as plain text."
+    ),
+]
 OF_PATTERNS = frozenset({"tokens", "special", "learned_sinks", "both_ways"})
 """Options that require --patterns."""
 Seed = Annotated[int, typer.Option(min=0, max=2**63, help="Random seed.")]
@@ -219,6 +225,20 @@ def whole_numbers(text: str, *, name: str, least: int) -> list[int]:
     if not all(part.isdecimal() and len(part) < 19 and int(part) >= least for part in parts):
         raise InputError(f"{name} must list whole numbers from {least} up, got {quoted(text)}")
     return [int(part) for part in parts]
+
+
+def positions(text: str | None, *, name: str) -> str | slice | None:
+    """`all`, or a range of positions, `2:10`, `2:` or `:10`; None as it is.
+
+    Example:
+        >>> positions("2:", name="--positions")
+        slice(2, None, None)
+    """
+    if text in (None, "all"):
+        return text
+    if not (ends := re.fullmatch(r"(\d{0,9}):(\d{0,9})", text, re.ASCII)):
+        raise InputError(f"{name} must be START:END or all, got {quoted(text)}")
+    return slice(*(int(end) if end else None for end in ends.groups()))
 
 
 def refuse_misplaced(context: Any, of_either: Collection[str]) -> None:

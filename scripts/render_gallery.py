@@ -11,7 +11,7 @@ of a batch is a prompt, and tokens are shown as ids.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from interp import command
 
 if TYPE_CHECKING:
     from interp import Head, Model
+    from interp.models.rows import Rows
     from interp.show.render import Prompts
 
 OF_EITHER = {"scan", "label", "heads", "format", "draw", "query", "out", "limit"}
@@ -38,8 +39,12 @@ def main(
     ] = None,
     prompt_file: Annotated[
         list[Path] | None,
-        typer.Option(help="UTF-8 file with a text, shown after those of --prompt; repeatable."),
+        typer.Option(
+            help="UTF-8 file with a text, or .jsonl with a prompt per line as for"
+            " score_prompts.py, shown after those of --prompt; repeatable."
+        ),
     ] = None,
+    special_as_text: command.SpecialAsText = False,
     label: Annotated[
         str | None, typer.Option(help="Show heads with one of these labels: 'induction,sink'.")
     ] = None,
@@ -76,6 +81,7 @@ def main(
     import interp
     from interp import files
     from interp.errors import reading
+    from interp.scan.prompts import prompts_in
     from interp.show import render
 
     if limit <= 0:
@@ -84,10 +90,12 @@ def main(
     named = None if heads is None else command.heads(heads, name="--heads")
     labels = [word.strip().replace("_", " ") for word in label.split(",")] if label else []
     drawn = _drawn(draw, query, named, figures=formats != ["html"])
-    texts = [("--prompt", text) for text in prompt or []]
+    given: list[tuple[str, Any]] = [("--prompt", text) for text in prompt or []]
     for path in prompt_file or []:
         with command.about("--prompt-file"), reading(path, "a text file in UTF-8"):
-            texts.append((f"--prompt-file {path}", files.content_of(path).decode("utf-8-sig")))
+            lines = path.suffix == ".jsonl" and prompts_in(path)[0]
+            texts = lines or [files.content_of(path).decode("utf-8-sig")]
+            given += [(f"--prompt-file {path}", text) for text in texts]
     with command.about("--scan"):
         table = None if scan is None else interp.HeadScan.load(scan)
     if table is not None:
@@ -104,8 +112,9 @@ def main(
             if table and (of := table.made_by.get("model", opened.name)) != opened.name:
                 raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
             prompts = render.example_prompts(opened, seed)
-            if texts:
-                prompts = render.of_model(opened, _rows(opened, texts), seed=seed)
+            if given:
+                rows = _rows(opened, given, special_as_text=special_as_text)
+                prompts = render.of_model(opened, rows, seed=seed)
         notes = render.render(
             scratch,
             prompts,
@@ -133,12 +142,12 @@ def _of_file(
     return of_file(take(file, tokens), file, tokens, ids, **how)
 
 
-def _rows(model: "Model", texts: list[tuple[str, str]]) -> list[list[int]]:
-    """The token ids of each text."""
+def _rows(model: "Model", given: list[tuple[str, Any]], *, special_as_text: bool) -> list["Rows"]:
+    """The token ids of each prompt."""
     rows = []
-    for option, text in texts:
+    for option, one in given:
         with command.about(option):
-            rows.append(model.to_tokens(text)[0].tolist())
+            rows.append(model.rows_of(one, special_as_text=special_as_text))
     return rows
 
 

@@ -19,7 +19,7 @@ def main(
         Path,
         typer.Option(
             help="UTF-8 file: .txt with a prompt per line, or .jsonl with an object per line that"
-            ' has "text" or "tokens".'
+            ' has "text", "messages" (a chat) or "tokens".'
         ),
     ],
     model: command.ModelName = "SmolLM2-135M",
@@ -27,6 +27,17 @@ def main(
         "results"
     ),
     bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Start each text with BOS.")] = True,
+    special_as_text: command.SpecialAsText = False,
+    positions: Annotated[
+        str | None,
+        typer.Option(
+            help="Positions that count in each prompt: START:END, or all.  [default: all but those"
+            " of a chat template]"
+        ),
+    ] = None,
+    min_queries: Annotated[
+        int, typer.Option(min=1, help="Least number of positions for a score.")
+    ] = 4,
     method: command.Method = "stream",
     restart: Annotated[
         bool, typer.Option("--restart", help="Delete what a stopped run left in OUT.")
@@ -37,6 +48,7 @@ def main(
     import interp
     from interp.scan.prompts import prompts_in
 
+    chosen = command.positions(positions, name="--positions")
     prompts_in(prompts)  # Errors in the file are reported before a model is loaded.
     with command.progress(f"loading {model}") as step:
         opened = interp.load_model(model, dtype=dtype, device=device)
@@ -46,6 +58,9 @@ def main(
             prompts,
             out,
             bos=bos,
+            special_as_text=special_as_text,
+            positions=chosen,
+            min_queries=min_queries,
             method=method,
             restart=restart,
             progress=step.advance,
@@ -55,6 +70,7 @@ def main(
             f"{row['score']}: {row['name']} has the highest mean, {row['value']:.2f}"
             f" (chance {row['chance']:.2f}), over prompts that can measure it: {row['prompts']}"
         )
+    command.show(*result.not_measured())
     command.show(f"{len(result.frame)} scores: wrote scores.json, scores.parquet to {out}")
 
 

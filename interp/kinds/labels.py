@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.heads import Head
@@ -81,6 +81,7 @@ def judge_layer(
     special: Collection[int] = (),
     causal: bool = True,
     window: int | None = None,
+    counted: Bool[Tensor, "batch pos"] | None = None,
     texts: Sequence[Sequence[str]] | None = None,
     alibi_slopes: Sequence[float] | None = None,
     seen: Int[Tensor, " query"] | None = None,
@@ -99,6 +100,7 @@ def judge_layer(
         causal: Whether no query looks ahead.
         window: Number of keys back that the layer sees. If that is less than the prompt, every head
             of the layer is local by architecture.
+        counted: Positions that count; all if left out.
         texts: Text of each of a row's tokens, without padding, to name the sinks.
         alibi_slopes: Slope of each head (ALiBi); a head that is local by its slope alone is
             local by architecture.
@@ -109,7 +111,8 @@ def judge_layer(
             if all of the interval is as far below 0 as the threshold says.
         largest_effect: Largest absolute effect of any head of the model.
     """
-    missing = _not_measured(tokens, scores, thresholds, special, window, causal)
+    known = {"special": special, "window": window, "causal": causal, "counted": counted}
+    missing = not_measured(tokens, scores.tallies, thresholds, **known)
     nulls = nulls or {}
     kinds = [kind for kind in KINDS if kind in scores.tallies]
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
@@ -183,25 +186,33 @@ def to_spare(
     }
 
 
-def _not_measured(
+def not_measured(
     tokens: Tokens,
-    scores: LayerScores,
+    measured: Collection[str],
     thresholds: Thresholds,
+    *,
     special: Collection[int],
     window: int | None,
     causal: bool,
+    counted: Bool[Tensor, "batch pos"] | None = None,
 ) -> dict[str, str]:
-    """The reason in words for each kind absent from `scores`."""
-    copies = (earlier_copies(tokens) != NONE).any(-1) & ordinary(tokens, special)
+    """The reason in words for each kind that is not in `measured`."""
+    fit = plain = ordinary(tokens, special)
+    if counted is not None:
+        fit = plain & counted
+    copies = (earlier_copies(tokens) != NONE).any(-1) & fit
     reasons = {} if causal else {"induction": "the model looks both ways"}
     for kind in kinds_of(causal):
-        if kind in scores.tallies:
+        if kind in measured:
             continue
         keys = targets_of(kind, tokens, special, thresholds, causal)
-        if window is not None and (keys != NONE).any(-1).sum() >= thresholds.min_queries:
+        if not plain.any() and (tokens != NONE).sum() > len(tokens):
+            reasons[kind] = "all tokens after the first are special or unknown"
+        elif window is not None and ((keys != NONE).any(-1) & fit).sum() >= thresholds.min_queries:
             reasons[kind] = f"the targets lie beyond the layer's window of {window} tokens"
         elif KINDS[kind].null == "shuffled" and not copies.any():
-            reasons[kind] = "no token is repeated"
+            where = "" if fit.equal(plain) else " at the positions that count"
+            reasons[kind] = f"no token is repeated{where}"
         else:
             reasons[kind] = NOT_ENOUGH
     return reasons

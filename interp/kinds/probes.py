@@ -33,12 +33,14 @@ class Probe:
         parts: Sets of queries that are scored apart, by name.
         periods: Distance between the copies in each row, where there are copies.
         asked: Token ids from which targets are computed, if not `tokens`.
+        apart: Positions of a chat template (see `interp.kinds.scores.ask`).
     """
 
     tokens: Int[Tensor, "row pos"]
     parts: dict[str, Bool[Tensor, "row pos"]]
     periods: tuple[int, ...] = ()
     asked: Int[Tensor, "row pos"] | None = None
+    apart: Bool[Tensor, "row pos"] | None = None
 
     def record(self) -> dict[str, Any]:
         """The probe for a result's `made_by`, with each row's ids as one text."""
@@ -58,6 +60,7 @@ class Probe:
                 {name: queries[cut] for name, queries in self.parts.items()},
                 self.periods[cut],
                 None if self.asked is None else self.asked[cut],
+                None if self.apart is None else self.apart[cut],
             )
             for cut in (slice(i, i + rows) for i in range(0, len(self.tokens), rows))
         ]

@@ -159,6 +159,7 @@ def ask(
     tokens: Tokens,
     *,
     counted: Bool[Tensor, "batch pos"] | None = None,
+    apart: Bool[Tensor, "batch pos"] | None = None,
     special: Collection[int] = (),
     window: int | None = None,
     thresholds: Thresholds,
@@ -171,6 +172,8 @@ def ask(
     Args:
         tokens: Token ids; -1 is padding.
         counted: Queries to count; all if None. Padding, first and special tokens never count.
+        apart: Positions of a chat template: a query that has one of them among the targets of a
+            kind that matches tokens does not count for this kind.
         special: Ids of special tokens.
         window: Number of keys back that the layer sees, the query included, or
             `interp.kinds.targets.Blocks`.
@@ -187,6 +190,11 @@ def ask(
         for kind in kinds_of(causal)
         if kind in kinds
     }
+    for kind in keys if apart is not None and apart.any() else ():
+        if KINDS[kind].null == "shuffled":
+            rows = torch.arange(len(tokens), device=tokens.device)[:, None, None]
+            beyond = (apart[rows, keys[kind].clamp(min=0)] & (keys[kind] != NONE)).any(-1)
+            keys[kind] = torch.where(beyond[..., None], NONE, keys[kind])
     queries = spaced(fit)
     seen, last = visible_keys(tokens, window), positions(tokens)
     if not causal:

@@ -144,6 +144,7 @@ def attention_patterns(
     layers: Sequence[int] | None = None,
     *,
     bos: bool = True,
+    special_as_text: bool = False,
     stack: str | None = None,
     decoder_inputs: Any = None,
 ) -> AttentionPatterns:
@@ -151,13 +152,14 @@ def attention_patterns(
 
     Args:
         model: A `Model`, or anything that `load_model` takes.
-        inputs: A text, several texts, token ids or the output of a tokenizer, as for
+        inputs: A text, several texts, chat messages, token ids or the output of a tokenizer, as for
             `Model.to_tokens`. Padding on either side comes after the tokens in the result. Rows
             of equal length run together and others apart: in some models rotary angles depend
             on the longest row (`longrope`), and no padding is ever run.
         layers: Numbers of layers; all if left out.
         bos: Whether a text opens with BOS (in a model that is not causal: gets all special tokens
             that its tokenizer adds).
+        special_as_text: Whether the name of a special token in a text is plain text.
         stack: Attention of an encoder-decoder: `encoder`, `decoder`, or `cross`, whose queries
             are the decoder's and whose keys are the encoder's.
         decoder_inputs: Inputs of the decoder, for `decoder` and `cross`, like `inputs`; a text
@@ -165,9 +167,9 @@ def attention_patterns(
 
     Returns:
         `[layer, batch, head, query, key]` in float32 on the CPU, rows over `key` summing to
-        1 (to less where `learned_sinks`), with attributes such as `tokens`, `texts`, `layers`
-        and `causal`. It takes `4 * layers * batch * heads * pos ** 2` bytes; for scores only,
-        use `interp.scan_heads`.
+        1 (to less where `learned_sinks`), with attributes such as `tokens`, `texts`, `layers`,
+        `causal` and `template`, the tokens that a chat template added. It takes
+        `4 * layers * batch * heads * pos ** 2` bytes; for scores only, use `interp.scan_heads`.
 
     Raises:
         InputError: If the patterns would not fit in memory (estimated before anything runs), or
@@ -178,10 +180,12 @@ def attention_patterns(
     """
     model = load_model(model)
     if model.direction != "causal" or stack is not None or decoder_inputs is not None:
+        how = {"bos": bos, "special_as_text": special_as_text}
         return plain_patterns(
-            model, inputs, layers, bos=bos, stack=stack, decoder_inputs=decoder_inputs
+            model, inputs, layers, how, stack=stack, decoder_inputs=decoder_inputs
         )
-    tokens = model.to_tokens(inputs, bos=bos)
+    rows = model.rows_of(inputs, bos=bos, special_as_text=special_as_text)
+    tokens = rows.tokens
     order = attention_layers(model, layers)
     batch, length = tokens.shape
     refuse_beyond(
@@ -197,13 +201,15 @@ def attention_patterns(
             if wanted == layer:
                 patterns[place, rows, :, :size, :size] = pattern.cpu()
 
-    for (size,), rows in rows_by_length(tokens).items():
-        run(model, tokens[rows, :size], partial(keep, rows), layers=layers)
+    for (size,), group in rows_by_length(tokens).items():
+        run(model, tokens[group, :size], partial(keep, group), layers=layers)
     ran = Ran(
         tokens=tokens,
         layers=tuple(order),
         texts=texts_of(model, tokens),
         special=model.special,
+        template=rows.template if rows.template.any() else None,
+        run_in=model.dtype_name,
         learned_sinks=model.learned_sinks,
         windows=tuple(model.windows[layer] for layer in order),
         alibi_slopes=model.alibi_slopes,

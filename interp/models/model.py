@@ -14,11 +14,13 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from interp.errors import InputError, Whole, checked, quoted, told, validated
-from interp.kinds.targets import NONE, Blocks
+from interp.kinds.targets import Blocks
 from interp.models import families
+from interp.models.chat import encode_messages, messages_of
 from interp.models.families import Direction, special_ids, text_config
-from interp.models.rows import encoded, rows_of_ids, without_padding
+from interp.models.rows import Rows, encoded, rows_of_ids, texts_in, unpacked, without_padding
 from interp.models.wrapped import without_recorders
+from interp.text import with_bytes
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -168,7 +170,12 @@ class Model:
 
     @checked
     def to_tokens(
-        self, inputs: str | Sequence[str] | Any, *, bos: bool = True, decoder: bool = False
+        self,
+        inputs: str | Sequence[str] | Any,
+        *,
+        bos: bool = True,
+        decoder: bool = False,
+        special_as_text: bool = False,
     ) -> Int[Tensor, "batch pos"]:
         """Token ids that the model runs for `inputs`; rows are filled up with -1 on the right.
 
@@ -179,19 +186,38 @@ class Model:
             inputs: A text, several texts, token ids (`[pos]`, `[batch, pos]` or a list of
                 rows, padded with -1 on either side), or the output of a tokenizer, with
                 `input_ids` and an `attention_mask`, which alone decides what is padding. Ids
-                run unchanged.
+                run unchanged. Or chat messages, `[{"role": "user", "content": ...}]`, one
+                conversation or several, which the tokenizer's chat template turns into text.
             bos: Whether a text opens with BOS. It does so once, also where the text spells BOS
                 out; a model without BOS opens with the text. A model that is not causal gets
                 all special tokens that its tokenizer adds to a text.
             decoder: Whether a text is for an encoder-decoder's decoder, which begins with a start
                 token.
+            special_as_text: Whether the name of a special token in a text, such as
+                `<|endoftext|>`, is plain text, and not that token.
         """
-        texts = [inputs] if isinstance(inputs, str) else inputs
-        if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
-            rows = [self._encode(text, bos, decoder) for text in texts]
+        options = {"bos": bos, "decoder": decoder, "special_as_text": special_as_text}
+        return self.rows_of(inputs, **options).tokens
+
+    def rows_of(
+        self,
+        inputs: Any,
+        *,
+        bos: bool = True,
+        decoder: bool = False,
+        special_as_text: bool = False,
+    ) -> Rows:
+        """`to_tokens`, with the tokens that a chat template added; `Rows` come back as they are."""
+        if isinstance(inputs, Rows):
+            return inputs
+        inputs = unpacked(inputs)
+        if (texts := texts_in(inputs)) is not None:
+            pairs = [self._encode(text, bos, decoder, special_as_text) for text in texts]
         else:
             padded = encoded(inputs) if isinstance(inputs, Mapping) else rows_of_ids(inputs)
-            rows = [without_padding(row, index) for index, row in enumerate(padded)]
+            ids = [without_padding(row, index) for index, row in enumerate(padded)]
+            pairs = [(row, [False] * len(row)) for row in ids]
+        rows = [row for row, _ in pairs]
         for index, row in enumerate(rows):
             if not row:
                 raise InputError(f"prompt must have at least one token, got none in row {index}")
@@ -204,12 +230,14 @@ class Model:
                 most = self._n_embeddings - 1
                 raise InputError(f"token ids must be from 0 to {most}, got {odd[0]} in row {index}")
             if self.bos is not None and row[:2] == [self.bos, self.bos]:
-                warnings.warn(f"row {index} opens with BOS twice", stacklevel=3)
-        length = max(map(len, rows))
-        return torch.tensor([row + [NONE] * (length - len(row)) for row in rows])
+                warnings.warn(f"row {index} opens with BOS twice", stacklevel=4)
+        return Rows.of(rows, [template for _, template in pairs])
 
     def texts_of(self, tokens: Int[Tensor, " pos"]) -> list[str]:
-        """Text of each token alone; `<id>` where the tokenizer does not know it."""
+        """Text of each token alone; `<id>` where the tokenizer does not know it.
+
+        Bytes that are part of a character are `<0xF0>`, in hexadecimal.
+        """
         return [self._text_of(i) for i in tokens.tolist()]
 
     def _text_of(self, token: int) -> str:
@@ -219,23 +247,39 @@ class Model:
         piece = self.tokenizer.convert_ids_to_tokens(token)
         if isinstance(piece, str) and piece.startswith(_BLANK):
             return piece.replace(_BLANK, " ")
-        return self.tokenizer.decode([token])
+        text = self.tokenizer.decode([token])
+        return with_bytes(piece) or text if "\ufffd" in text else text
 
-    def _encode(self, text: str, bos: bool, decoder: bool) -> list[int]:
+    def _encode(
+        self, text: Any, bos: bool, decoder: bool, special_as_text: bool
+    ) -> tuple[list[int], list[bool]]:
+        """Ids of a text or of a conversation, and whether a chat template added each."""
+        if (messages := messages_of(text)) is not None:
+            if special_as_text:
+                raise InputError("special_as_text must be False for chat messages, got True")
+            return encode_messages(self.tokenizer, messages)
         if self.tokenizer is None:
             raise InputError(f"{self.name} has no tokenizer: give token ids, not text")
+        how = {"split_special_tokens": True} if special_as_text else {}
         try:
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids = self.tokenizer(text, add_special_tokens=False, **how)["input_ids"]
         except Exception as error:  # Libraries raise errors of many kinds.
             raise InputError(
                 f"prompt must be text that the tokenizer reads, got {quoted(text)}: {told(error)}"
             ) from error
         if not ids:
             raise InputError("prompt must have at least one token, got an empty text")
-        if self.direction != "causal" and not decoder:
-            return self.tokenizer(text)["input_ids"] if bos else ids
+        if special_as_text:
+            names = self.tokenizer.convert_ids_to_tokens([i for i in ids if i in self.special])
+            if kept := [name for name in names if name in text]:
+                got = f"got True for a tokenizer that keeps {quoted(kept[0])}"
+                raise InputError(f"special_as_text must be False, {got}")
         first = self._config.decoder_start_token_id if decoder else self.bos
-        return ids if not bos or first in (None, ids[0]) else [first, *ids]
+        if bos and self.direction != "causal" and not decoder:
+            ids = self.tokenizer(text, **how)["input_ids"]
+        elif bos and first not in (None, ids[0]):
+            ids = [first, *ids]
+        return ids, [False] * len(ids)
 
     @cached_property
     def learned_sinks(self) -> bool:

@@ -129,9 +129,15 @@ def refuse_not_attention(
 
 
 def plain_patterns(
-    model: Model, inputs: Any, layers: Any, *, bos: bool, stack: str | None, decoder_inputs: Any
+    model: Model,
+    inputs: Any,
+    layers: Any,
+    how: dict[str, bool],
+    *,
+    stack: str | None,
+    decoder_inputs: Any,
 ) -> AttentionPatterns:
-    """`interp.attention_patterns` of a model that is not causal."""
+    """`interp.attention_patterns` of a model that is not causal; `how` is for `Model.rows_of`."""
     kinds = ("encoder", "decoder", "cross") if model.direction == "encoder-decoder" else (None,)
     if stack not in kinds or (decoder_inputs is not None) != (stack in kinds[1:]):
         raise InputError(
@@ -141,10 +147,12 @@ def plain_patterns(
     segments = segments_of(inputs) if isinstance(inputs, Mapping) else None
     if segments is not None:
         inputs = {name: inputs[name] for name in inputs if name != "token_type_ids"}
-    tokens = queries = model.to_tokens(inputs, bos=bos)
+    read = queried = model.rows_of(inputs, **how)
+    tokens = queries = read.tokens
     decoded = None
     if decoder_inputs is not None:
-        decoded = queries = model.to_tokens(decoder_inputs, bos=bos, decoder=True)
+        queried = model.rows_of(decoder_inputs, **how, decoder=True)
+        decoded = queries = queried.tokens
         if len(decoded) != len(tokens):
             raise InputError(
                 f"decoder_inputs must have a row for each of {len(tokens)}, got {len(decoded)}"
@@ -163,6 +171,8 @@ def plain_patterns(
         causal=stack == "decoder",
         windows=None if cross else tuple(widths[layer] for layer in wanted),
         stack=stack,
+        template=queried.template if queried.template.any() else None,
+        run_in=model.dtype_name,
         key_tokens=tokens if cross else None,
         key_texts=texts_of(model, tokens) if cross else None,
     )

@@ -1,18 +1,75 @@
-"""Rows of token ids, and where their padding is, from whatever holds them."""
+"""Prompts from whatever holds them; rows of token ids, and where their padding is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from pydantic import TypeAdapter
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from interp.errors import InputError, Whole, quoted, validated
 from interp.kinds.targets import NONE
+from interp.models.chat import messages_of
 
 _ROWS = TypeAdapter(list[list[Whole]])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Prompts as a model runs them, from `Model.rows_of`.
+
+    Attributes:
+        tokens: Token ids; -1 is padding, on the right.
+        template: Tokens that a chat template added to the messages.
+    """
+
+    tokens: Int[Tensor, "batch pos"]
+    template: Bool[Tensor, "batch pos"]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], template: Sequence[Sequence[bool]]) -> "Rows":
+        """Rows of several lengths; `template` has an entry for each token."""
+        return cls(
+            pad_sequence([torch.tensor(row) for row in rows], True, NONE),
+            pad_sequence([torch.tensor(row, dtype=torch.bool) for row in template], True, False),
+        )
+
+    def beginning(self, most: int | None) -> "Rows":
+        """The first `most` tokens of each row."""
+        return Rows(self.tokens[:, :most], self.template[:, :most])
+
+
+def texts_in(inputs: Any) -> list[Any] | None:
+    """The texts and conversations, if `inputs` are one, or several; None for token ids."""
+    if isinstance(inputs, str) or messages_of(inputs):
+        return [inputs]
+    several = isinstance(inputs, list | tuple) and len(inputs) > 0
+    if several and all(isinstance(one, str) or messages_of(one) for one in inputs):
+        return [*inputs]
+    return None
+
+
+def unpacked(inputs: Any) -> Any:
+    """`inputs` as lists, from arrays, columns of a table and other sequences."""
+    if hasattr(inputs, "tolist"):
+        return inputs.tolist()
+    is_other = isinstance(inputs, Sequence) and not isinstance(inputs, str | bytes | list | tuple)
+    return [*inputs] if is_other else inputs
+
+
+def each_prompt(inputs: Any) -> list[Any]:
+    """Each prompt of `inputs`, as `Model.to_tokens` takes it alone."""
+    inputs = unpacked(inputs)
+    if (texts := texts_in(inputs)) is not None:
+        return texts
+    if isinstance(inputs, Mapping):
+        return encoded(inputs)
+    if not isinstance(inputs, list | tuple):
+        raise InputError(f"prompts must be texts, messages or token ids, got {quoted(inputs)}")
+    return [inputs] if inputs and all(isinstance(one, int) for one in inputs) else [*inputs]
 
 
 def rows_of_ids(inputs: Any) -> list[list[int]]:
@@ -107,6 +164,6 @@ def _lists(values: Any) -> list[Any]:
     """Rows as lists, from tensors, arrays or sequences; flat values are one row."""
     values = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(values, list | tuple):
-        raise InputError(f"inputs must be text or token ids, got {quoted(values)}")
+        raise InputError(f"inputs must be text, chat messages or token ids, got {quoted(values)}")
     rows = [row.tolist() if hasattr(row, "tolist") else row for row in values]
     return rows if any(isinstance(row, list | tuple) for row in rows) else [rows] * bool(rows)

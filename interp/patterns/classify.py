@@ -10,6 +10,7 @@ from interp.errors import InputError, Whole, checked, validated
 from interp.kinds.labels import HeadLabel, judge_layer
 from interp.kinds.scores import Thresholds, as_thresholds, ask, score_layer
 from interp.kinds.targets import NONE, Blocks
+from interp.patterns.positions import counted_positions
 from interp.patterns.read import take
 from interp.patterns.tensor import as_numbers, check_pattern, items
 
@@ -28,6 +29,7 @@ def classify_heads(
     layers: Sequence[int] | None = None,
     thresholds: Thresholds | None = None,
     learned_sinks: bool | None = None,
+    positions: Any = None,
 ) -> list[HeadLabel]:
     """Label every head from attention patterns of any source.
 
@@ -50,6 +52,9 @@ def classify_heads(
         learned_sinks: Whether attention may go to a learned sink that is no key, as in gpt-oss,
             so that rows sum to less than 1; scores are then shares of all attention. False for
             other sources.
+        positions: The positions that count, as queries: a slice, numbers from the first token of a
+            row, or a bool for each token, for all rows or in a list of one for each. By default all
+            but those of a chat template, which `all` counts too.
 
     Returns:
         One label per head, by layer and head. Kinds that these tokens cannot judge
@@ -82,6 +87,8 @@ def classify_heads(
         raise InputError(f"layers and windows must have an entry for each of {count}, got {got}")
     windows = [one if isinstance(one, Blocks) else width for one, width in zip(given, widths)]
     thresholds = as_thresholds(thresholds)
+    counted = counted_positions(positions, ran.tokens, ran.template)
+    apart = None if ran.template is None else ran.template.to(counted.device) & ~counted
 
     labels = []
     for layer, pattern, window in zip(numbers, ran.arrays, windows, strict=True):
@@ -95,7 +102,7 @@ def classify_heads(
             causal=causal,
         )
         context = {"special": special, "window": window, "causal": causal}
-        questions = ask(ran.tokens, thresholds=thresholds, **context)
+        questions = ask(ran.tokens, counted=counted, apart=apart, thresholds=thresholds, **context)
         scores = score_layer(pattern, questions, thresholds).measured(thresholds.min_queries)
         local = questions.fit & (questions.keys["local_window"] != NONE).any(-1)
         labels += judge_layer(
@@ -104,6 +111,7 @@ def classify_heads(
             ran.tokens,
             thresholds,
             **context,
+            counted=counted,
             texts=ran.texts if special else None,
             alibi_slopes=ran.alibi_slopes,
             seen=questions.seen[local],

@@ -108,7 +108,9 @@ def take(source: Any, tokens: Any = None) -> Ran:
         if source.key_tokens is None:
             arrays = [_cropped(layer, ids.shape[1]) for layer in arrays]
         texts = source.texts if tokens is None else None
-        return replace(source.ran, tokens=ids, texts=texts, arrays=arrays)
+        template = source.ran.template
+        template = None if template is None else template[:, : ids.shape[1]]
+        return replace(source.ran, tokens=ids, texts=texts, arrays=arrays, template=template)
     carried, numbers = None, None
     if _is_mapping(source):
         carried = source if any(name in source for name in IDS) else None
@@ -121,7 +123,13 @@ def take(source: Any, tokens: Any = None) -> Ran:
         ids = ids[:, :length] if ids.shape[1] == length + 1 else ids
     arrays = [_cropped(layer, ids.shape[1]) for layer in as_layers(source)]
     layers = range(len(arrays)) if numbers is None else numbers
-    return Ran(tokens=ids, layers=tuple(layers), arrays=arrays, numbered=numbers is not None)
+    return Ran(
+        tokens=ids,
+        layers=tuple(layers),
+        arrays=arrays,
+        numbered=numbers is not None,
+        run_in=str(arrays[0].dtype).removeprefix("torch."),
+    )
 
 
 def _ids(given: Any, carried: Any) -> Int[Tensor, "batch pos"]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import Field, TypeAdapter
 from torch import Tensor
 
@@ -44,6 +44,8 @@ class Ran:
         key_tokens: Of `cross`, the encoder's token ids; `tokens` are the decoder's.
         key_texts: Of `cross`, the texts of the encoder's tokens.
         numbered: Whether the source numbers its layers; if not, they count from 0.
+        template: Tokens that a chat template added to messages; None without one.
+        run_in: Number format of the model; None where it is not known.
     """
 
     tokens: Int[Tensor, "batch pos"]
@@ -59,13 +61,16 @@ class Ran:
     key_tokens: Int[Tensor, "batch key"] | None = None
     key_texts: Sequence[Sequence[str]] | None = None
     numbered: bool = True
+    template: Bool[Tensor, "batch pos"] | None = None
+    run_in: str | None = None
 
     def beginning(self, most: int) -> "Ran":
         """The same of the first `most` tokens of each row."""
         texts = {name: getattr(self, name) for name in ("texts", "key_texts")}
         cut = {name: rows and [row[:most] for row in rows] for name, rows in texts.items()}
-        keys = None if self.key_tokens is None else self.key_tokens[:, :most]
-        return replace(self, tokens=self.tokens[:, :most], key_tokens=keys, **cut)
+        others = {name: getattr(self, name) for name in ("key_tokens", "template")}
+        cut |= {name: rows if rows is None else rows[:, :most] for name, rows in others.items()}
+        return replace(self, tokens=self.tokens[:, :most], **cut)
 
 
 class _OwnNames(type(Tensor)):  # For `help`, without the thousand names of `torch.Tensor`.
@@ -99,6 +104,7 @@ class AttentionPatterns(Tensor, metaclass=_OwnNames):
     stack = _of_run("stack", "`encoder`, `decoder` or `cross`; None without several stacks.")
     key_tokens = _of_run("key_tokens", "Of `cross`, the encoder's token ids.")
     key_texts = _of_run("key_texts", "Of `cross`, the texts of the encoder's tokens.")
+    template = _of_run("template", "Tokens that a chat template added; None without one.")
 
     @classmethod
     def of(cls, stack: Float[Tensor, "layer batch head query key"], ran: Ran) -> Any:
@@ -125,13 +131,14 @@ class AttentionPatterns(Tensor, metaclass=_OwnNames):
         count, batch, heads = self.shape[:3]
         numbers = "" if [*self.layers] == [*range(count)] else f" {quoted([*self.layers])}"
         over = "" if self.key_tokens is None else f" over {_lengths(self.key_tokens)}"
+        own, run_in = str(self.dtype).removeprefix("torch."), self.ran.run_in
         parts = [
             f"{_counted(count, 'layer')}{numbers} of {_counted(heads, 'head')}",
             f"{_counted(batch, 'prompt')} of {_lengths(self.tokens)}{over}",
             *([self.stack] if self.stack else []),
             *["both ways"] * (not self.causal and self.stack != "cross"),
             *["learned sinks"] * self.learned_sinks,
-            str(self.dtype).removeprefix("torch."),
+            own if run_in in (None, own) else f"{own} from {run_in}",
             str(self.device),
         ]
         return f"{type(self).__name__}({', '.join(parts)})"

@@ -84,6 +84,7 @@ def measure(
             asked = ask(
                 tokens,
                 counted=batch.parts[part].to(model.device),
+                apart=None if batch.apart is None else batch.apart.to(model.device),
                 special=model.special,
                 window=window,
                 thresholds=thresholds,

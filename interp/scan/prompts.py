@@ -3,11 +3,13 @@
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from itertools import product, takewhile
 from pathlib import Path
@@ -15,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
-from interp.errors import InputError, checked, quoted, reading
+from interp.errors import Count, InputError, checked, quoted, reading
 from interp.files import content_of, parsed, staged, write_json
 from interp.heads import Head
+from interp.kinds.kind import KINDS
+from interp.kinds.labels import not_measured
 from interp.kinds.probes import Probe
-from interp.kinds.scores import LayerScores, Thresholds, as_thresholds
+from interp.kinds.scores import LayerScores, Thresholds, as_thresholds, ask
+from interp.kinds.targets import NONE
+from interp.patterns.positions import by_row, counted_positions
 from interp.scan.measure import Method, measure, method_for
 from interp.scan.record import Record
 
@@ -45,8 +49,8 @@ class PromptScores:
             `score` is the kind, absent where a prompt cannot show it (induction where nothing
             repeats); `value` is the mean attention mass on the kind's targets, in [0, 1], and
             `chance` that of attention spread evenly; `queries` is the number of positions counted.
-        made_by: Model, prompts (tokens and opening BOS of each), their file, method, thresholds
-            and versions.
+        made_by: Model, prompts (of each its tokens, opening BOS, positions that count, and
+            reasons for absent kinds), their file, method, thresholds and versions.
     """
 
     frame: pd.DataFrame
@@ -58,11 +62,25 @@ class PromptScores:
             for row in self.strongest().to_dict("records")
         )
         number = len(self.made_by["prompts"]["tokens"])
-        return f"PromptScores({self.made_by['model']}: {number} prompts{best})"
+        prompts = f"{number} prompt{'s' * (number != 1)}"
+        missing = "".join(f"; {reason}" for reason in self.not_measured())
+        return f"PromptScores({self.made_by['model']}: {prompts}{best}{missing})"
 
     def to_frame(self) -> pd.DataFrame:
         """Copy of the table."""
         return self.frame.copy()
+
+    def not_measured(self) -> list[str]:
+        """Which kinds have no score on how many prompts, and why, in words."""
+        prompts = self.made_by["prompts"]["not_measured"]
+        found = Counter((why, kind) for reasons in prompts for kind, why in reasons.items())
+        kinds: dict[tuple[str, int], list[str]] = {}
+        for (why, kind), number in found.items():
+            kinds.setdefault((why, number), []).append(KINDS[kind].label)
+        return [
+            f"not measured on {number} of {len(prompts)}: {', '.join(names)}: {why}"
+            for (why, number), names in kinds.items()
+        ]
 
     def strongest(self) -> pd.DataFrame:
         """The head with the highest mean of each kind, over the prompts that show the kind.
@@ -99,6 +117,9 @@ def score_prompts(
     folder: str | os.PathLike[str] | None = None,
     *,
     bos: bool = True,
+    special_as_text: bool = False,
+    positions: Any = None,
+    min_queries: Count | None = None,
     method: str = "stream",
     thresholds: Thresholds | None = None,
     restart: bool = False,
@@ -108,10 +129,14 @@ def score_prompts(
 
     Args:
         model: `Model`, or anything that `interp.load_model` accepts.
-        prompts: Texts or lists of token ids, or a file of them (see `prompts_in`).
+        prompts: Texts, chat messages, rows of token ids, or a file of them (see `prompts_in`).
         folder: Folder for the result (see `PromptScores.save`), and for the prompts that are
             done: after an interruption the same call resumes, and the result is the same.
         bos: Whether a BOS token opens each text; token ids run unchanged.
+        special_as_text: Whether the name of a special token in a text is plain text.
+        positions: The positions that count, as for `interp.classify_heads`, for all prompts or in
+            a list of one for each. By default all but those of a chat template.
+        min_queries: Least number of positions for a score; by default that of `thresholds`.
         method: `stream` or `hooks`, as for `interp.scan_heads`.
         thresholds: Widths and least numbers of queries; the rest has no effect here.
         restart: Whether to discard the prompts that a stopped run has done.
@@ -121,8 +146,14 @@ def score_prompts(
 
     given, source = prompts_in(prompts)
     thresholds = as_thresholds(thresholds)
+    if min_queries is not None:
+        thresholds = replace(thresholds, min_queries=min_queries)
     model = load_model(model)
-    rows = [_ids(model, prompt, number, bos) for number, prompt in enumerate(given)]
+    options = {"bos": bos, "special_as_text": special_as_text}
+    rows = [
+        _probe(model, prompt, number, chosen, options)
+        for number, (prompt, chosen) in enumerate(zip(given, by_row(positions, len(given))))
+    ]
     how = method_for(model, method)
     made_by = _made_by(model, rows, how, thresholds)
 
@@ -173,15 +204,18 @@ def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
     """The prompts, and the `name` and `sha256` of their file, or None without a file.
 
     Args:
-        source: Texts or lists of token ids; or the path of a file in UTF-8: `.txt` with a prompt
-            in each line, or `.jsonl` with an object in each line that has `text` or `tokens`.
-            Empty lines are skipped and have no number.
+        source: Texts, conversations or rows of token ids, as `Model.to_tokens` takes them; or the
+            path of a file in UTF-8: `.txt` with a prompt in each line, or `.jsonl` with an object
+            in each line that has `text`, `messages` or `tokens`. Empty lines are skipped and have
+            no number.
     """
-    if isinstance(source, Sequence | Tensor) and not isinstance(source, str | bytes):
-        if not len(source):
+    from interp.models.rows import each_prompt
+
+    if not isinstance(source, str | os.PathLike):
+        if not (prompts := each_prompt(source)):
             raise InputError("prompts must be at least one, got none")
-        return list(source), None
-    path = Path(source)  # pyright: ignore[reportArgumentType]
+        return prompts, None
+    path = Path(source)
     read = {".txt": str, ".jsonl": _object}.get(path.suffix)
     if read is None:
         raise InputError(f"prompts must be a .txt or .jsonl file, got {quoted(str(path))}")
@@ -195,29 +229,37 @@ def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:
     return prompts, {"name": name, "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _object(line: str) -> str | list[int]:
+def _object(line: str) -> Any:
     match parsed(line.encode()):
-        case {"text": str(text), **rest} if "tokens" not in rest:
+        case {"text": str(text), **rest} if not {"tokens", "messages"} & {*rest}:
             return text
-        case {"tokens": [*ids], **rest} if "text" not in rest and {*map(type, ids)} <= {int}:
+        case {"messages": [*_], **rest} as messages if not {"tokens", "text"} & {*rest}:
+            return messages
+        case {"tokens": [*ids], **rest} if not {"text", "messages"} & {*rest} and {
+            *map(type, ids)
+        } <= {int}:
             return ids
-    raise InputError(f'prompts must have either "text" or "tokens" in a line, got {quoted(line)}')
+    got = f"got {quoted(line)}"
+    raise InputError(f'prompts must have "text", "messages" or "tokens" in a line, {got}')
 
 
-def _ids(model: "Model", prompt: Any, number: int, bos: bool) -> Int[Tensor, "1 _"]:
+def _probe(
+    model: "Model", prompt: Any, number: int, positions: Any, options: dict[str, bool]
+) -> Probe:
+    """A prompt to run, with the positions that count as its part `prompt`."""
     try:
-        tokens = model.to_tokens(prompt, bos=bos)
+        rows = model.rows_of(prompt, **options)
+        if len(rows.tokens) != 1:
+            raise InputError(f"inputs must be one row, got {len(rows.tokens)}")
+        counted = counted_positions([positions], rows.tokens, rows.template)
     except InputError as error:
         raise InputError(f"prompt {number}: {error}") from None
-    if len(tokens) != 1:
-        raise InputError(f"prompt {number} must be one row, got {len(tokens)}")
-    return tokens
+    return Probe(rows.tokens, {"prompt": counted}, apart=rows.template & ~counted)
 
 
 def _score(
-    model: "Model", number: int, ids: Int[Tensor, "1 _"], how: Method, thresholds: Thresholds
+    model: "Model", number: int, probe: Probe, how: Method, thresholds: Thresholds
 ) -> pd.DataFrame:
-    probe = Probe(ids, {"prompt": torch.ones_like(ids, dtype=torch.bool)})
     by_layer = measure(model, [probe], thresholds, how)["prompt"]
     records = []
     for layer in sorted(by_layer):
@@ -240,11 +282,32 @@ def _read(path: Path) -> pd.DataFrame:
         return pd.read_parquet(content, page_checksum_verification=True).astype(_TYPES)
 
 
+def _not_measured(model: "Model", probe: Probe, thresholds: Thresholds) -> dict[str, str]:
+    """The kinds that no layer can measure on a prompt, and why."""
+    counted, context = probe.parts["prompt"], {"causal": model.direction == "causal"}
+    missing = []
+    for window in sorted(set(model.windows), key=lambda width: width or math.inf):
+        context |= {"window": window, "special": model.special, "counted": counted}
+        asked = ask(probe.tokens, apart=probe.apart, thresholds=thresholds, **context)
+        queries = {
+            kind: int(((keys != NONE).any(-1) & asked.fit).sum())
+            for kind, keys in asked.keys.items()
+        }
+        measured = [kind for kind, number in queries.items() if number >= thresholds.min_queries]
+        missing.append(not_measured(probe.tokens, measured, thresholds, **context))
+    # The reasons of the widest window: those of the others may be the window.
+    return {kind: why for kind, why in missing[-1].items() if all(kind in m for m in missing)}
+
+
 def _made_by(
-    model: "Model", rows: list[Int[Tensor, "1 _"]], how: Method, thresholds: Thresholds
+    model: "Model", rows: list[Probe], how: Method, thresholds: Thresholds
 ) -> dict[str, Any]:
-    ids = [row[0].tolist() for row in rows]
-    lines = "\n".join(" ".join(map(str, row)) for row in ids)
+    ids = [row.tokens[0].tolist() for row in rows]
+    counted = [row.parts["prompt"][0].nonzero()[:, 0].tolist() for row in rows]
+    hashes = (
+        hashlib.sha256("\n".join(" ".join(map(str, row)) for row in lines).encode()).hexdigest()
+        for lines in (ids, counted)
+    )
     return Record.of_model(
         model,
         layers=True,
@@ -252,7 +315,9 @@ def _made_by(
         method=how,
         thresholds=asdict(thresholds),
         prompts={
-            "ids_sha256": hashlib.sha256(lines.encode()).hexdigest(),
+            **dict(zip(("ids_sha256", "positions_sha256"), hashes)),
+            "counted": list(map(len, counted)),
+            "not_measured": [_not_measured(model, row, thresholds) for row in rows],
             "tokens": list(map(len, ids)),
             "n_bos": [len([*takewhile(lambda i: i == model.bos, row)]) for row in ids],
         },

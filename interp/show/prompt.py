@@ -37,6 +37,10 @@ class Text:
         """The visible text of each token; different tokens have different labels."""
         return distinct([visible(text) for text in self.texts], self.ids.tolist())
 
+    def special(self, ids: Collection[int]) -> list[int]:
+        """Positions of the tokens with these ids."""
+        return [place for place, token in enumerate(self.ids.tolist()) if token in ids]
+
     def beginning(self, most: int) -> "Text":
         """The first `most` tokens."""
         return Text(self.ids[:most].cpu(), list(self.texts[:most]))
@@ -48,7 +52,8 @@ class Prompt:
 
     `text` holds the queries' tokens, `keys` those of the keys in cross-attention, `layers` the
     patterns by number of the layer, and `special` the special tokens' ids. `whole` is the number
-    of tokens before a cut; without `named`, layers count from 0.
+    of tokens before a cut; without `named`, layers count from 0. `template` are the tokens that a
+    chat template added, if there is one.
     """
 
     text: Text
@@ -58,6 +63,12 @@ class Prompt:
     causal: bool = True
     special: Collection[int] = ()
     named: bool = True
+    template: Bool[Tensor, " pos"] | None = None
+
+    @property
+    def templated(self) -> list[int]:
+        """Positions of the chat template."""
+        return [] if self.template is None else self.template.nonzero()[:, 0].tolist()
 
     @property
     def across(self) -> Text:
@@ -80,13 +91,17 @@ class Prompt:
             raise InputError(f"patterns must hold {head}, got layers {list(self.layers)} without")
         return self.layers[head.layer][head.head].detach().cpu().float()
 
+    def special_ids(self, scan: HeadScan | None) -> set[int]:
+        """Ids of the special tokens that the prompt or the scan knows."""
+        return {*self.special, *(special_of(scan) if scan is not None else ())}
+
     def targets_of(
         self, kind: str | None, head: Head, scan: HeadScan | None
     ) -> Bool[Tensor, "query key"] | None:
         """Targets of the kind; of a sink, also the columns that `head` uses as sinks."""
         if kind is None or scan is None:
             return None
-        known = thresholds_of(scan), [*special_of(scan), *self.special]
+        known = thresholds_of(scan), self.special_ids(scan)
         ids, pattern = self.text.ids, self.pattern(head)
         return marked(kind, ids, *known, causal=self.causal, attention=pattern)
 
@@ -160,6 +175,7 @@ def prompts_of(
             causal,
             ran.special,
             layers is not None or ran.numbered,
+            None if ran.template is None else ran.template[row, down].cpu(),
         )
         for row, ((down, text), (across, other)) in enumerate(zip(queries, keys, strict=True))
     ]

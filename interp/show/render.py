@@ -53,21 +53,26 @@ class Prompts:
 
 
 def of_model(
-    model: "Model", rows: list[list[int]], titles: list[str] | None = None, seed: int = 0
+    model: "Model", inputs: list[Any], titles: list[str] | None = None, seed: int = 0
 ) -> Prompts:
-    """Prompts that a model runs; `seed` is that of the scan, if there is no table."""
+    """Prompts that a model runs, as `Model.to_tokens` takes each.
+
+    `seed` is that of the scan, if there is no table.
+    """
     from interp.models.hooks import attention_patterns
 
     causal = model.direction == "causal"
+    read = [model.rows_of(one) for one in inputs]
 
     def patterns(number: int, layers: list[int] | None) -> AttentionPatterns:
         # In a bidirectional model later tokens change the weights of earlier queries.
-        row = rows[number][: LONGEST if causal else None]
+        row = read[number].beginning(LONGEST if causal else None)
         return attention_patterns(model, row, layers).beginning(LONGEST)
 
     def page(scan: HeadScan, **more: Any) -> Gallery:
-        return gallery_of_model(scan, model, rows, titles=titles, **more)
+        return gallery_of_model(scan, model, read, titles=titles, **more)
 
+    rows = [row.tokens[0].tolist() for row in read]
     return Prompts(rows, LONGEST, partial(scan_heads, model, seed=seed), page, patterns)
 
 

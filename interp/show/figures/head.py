@@ -14,13 +14,13 @@ from interp.errors import InputError, Whole, checked
 from interp.heads import Head
 from interp.kinds.kind import KINDS
 from interp.scan.table import HeadScan
-from interp.show.figures.page import Page, paint_pattern, pattern_legend
+from interp.show.figures.page import SIZE, Page, name_ticks, paint_pattern, pattern_legend
 from interp.show.figures.style import ACCENT, BLUE, styled
 from interp.show.figures.words import in_words, inches, labels_of, of_head, size
 from interp.show.prompt import one_prompt
 
-SIZE, SLOT = 5.5, 0.1
-"""Points of the tokens' letters, and inches between two tokens that are named."""
+SLOT = 0.1
+"""Inches between two tokens that are named."""
 
 
 @checked
@@ -79,11 +79,15 @@ def head_page(
         panel = page.panel(left, 0.1, wide, high)
         paint_pattern(panel, prompt, pattern, prompt.targets_of(kind, head, scan))
         queries, keys = (range(0, number, step) for number in pattern.shape)
-        panel.set_xticks(keys, across, rotation=90, size=SIZE)
-        panel.set_yticks(queries, down, size=SIZE)
+        ids = prompt.special_ids(scan)
+        special = [text.special(ids) for text in (prompt.across, prompt.text)]
+        name_ticks(panel.xaxis, keys, across, prompt, special[0])
+        name_ticks(panel.yaxis, queries, down, prompt, special[1])
+        panel.tick_params(axis="x", labelrotation=90)
         panel.set(xlabel="key", ylabel="query")
         targets = f"targets: {KINDS[kind].label}" if kind is not None else None
-        page.foot("attention weight", pattern_legend(prompt.causal, targets))
+        others = {"template": bool(prompt.templated), "special": any(special)}
+        page.foot("attention weight", pattern_legend(prompt.causal, targets, **others))
     return page.figure
 
 
@@ -156,14 +160,18 @@ def attention_arcs(
         for key in _apart([key for key in drawn if weights[key] >= NUMBERED], 0.6 / slot):
             ends = ((query + key) / 2, 0.75 * heights[key]), (0, WIDEST * weights[key] / 2 + 1)
             panel.annotate(f"{weights[key]:.2f}", *ends, size=6, **near)
-        panel.set_xticks(named, [labels[place] for place in named], rotation=90, size=SIZE)
+        special = prompt.text.special(prompt.special_ids(scan))
+        name_ticks(panel.xaxis, named, [labels[place] for place in named], prompt, special)
+        panel.tick_params(axis="x", labelrotation=90)
         panel.plot(query, 0, "o", color="black", markersize=4, clip_on=False, zorder=3)
         lines = [(BLUE, weight, f"weight {weight:g}") for weight in (0.1, 0.5, 1)]
         if kind is not None:
             lines.append((ACCENT, 0.5, f"to a target: {KINDS[kind].label}"))
         widths = [(words, {"color": shade, "linewidth": WIDEST * w}) for shade, w, words in lines]
         handles = [Line2D([], [], label=words, **look) for words, look in widths]
-        page.legend(handles, 0.1, page.body - 0.42, ncols=4)
+        marks = {"template": bool(prompt.templated), "special": bool(special)}
+        handles += pattern_legend(False, **marks)
+        page.legend(handles, 0.1, page.body - 0.42, ncols=6)
     return page.figure
 
 

@@ -7,18 +7,30 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import offset_copy
 
-from interp.show.figures.style import ACCENT, COLOURS, GREY, NOTES, QUIET, styled
+from interp.show.figures.style import (
+    ACCENT,
+    COLOURS,
+    GREY,
+    NOTES,
+    QUIET,
+    SPECIAL,
+    TEMPLATE,
+    styled,
+)
 from interp.show.figures.words import pooled, wrapped
 from interp.show.prompt import Prompt
 
 LINE = 0.135  # Height of a line of text, in inches.
+SIZE = 5.5  # Points of the letters of tokens.
 
 
 class Page:
@@ -96,8 +108,22 @@ def paint_pattern(
     pattern: Float[torch.Tensor, "query key"],
     targets: Bool[torch.Tensor, "query key"] | None = None,
 ) -> None:
-    """A pattern with lines around its targets; keys that a query cannot see are grey."""
+    """A pattern with lines around its targets; keys that a query cannot see are grey.
+
+    Bars outside mark the chat template: keys along the top, queries on the right.
+    """
     paint(panel, pattern.masked_fill(prompt.hidden, np.nan).numpy())
+    for place in prompt.templated:
+        sides = [place - 0.5, place + 0.5]
+        look: dict[str, Any] = {"color": TEMPLATE, "linewidth": 2, "clip_on": False}
+        look["solid_capstyle"] = "butt"
+        over = panel.get_xaxis_transform(), panel.get_yaxis_transform()
+        over, beside = (
+            offset_copy(to, panel.figure, *move, units="points")
+            for to, move in zip(over, [(0, 1.8), (1.8, 0)])
+        )
+        panel.plot(sides, [1, 1], transform=over, **look)
+        panel.plot([1, 1], sides, transform=beside, **look)
     if targets is not None:
         cells = np.pad(targets.numpy(), 1)
         above, beside = (np.argwhere(np.diff(cells, axis=axis)) - 0.5 for axis in (0, 1))
@@ -106,11 +132,29 @@ def paint_pattern(
         panel.add_collection(LineCollection(lines, colors=ACCENT, linewidths=width))
 
 
-def pattern_legend(causal: bool, targets: str | None = None) -> list[Patch]:
-    """The colours of a pattern other than the weights: outlined `targets`, and hidden keys."""
+def pattern_legend(
+    causal: bool, targets: str | None = None, *, template: bool = False, special: bool = False
+) -> list[Patch]:
+    """The colours of a pattern other than the weights.
+
+    Outlined `targets`, keys that are hidden if `causal`, positions of a chat `template`, and names
+    of `special` tokens.
+    """
     outlined = [] if targets is None else [Patch(facecolor="none", edgecolor=ACCENT, label=targets)]
     hidden = Patch(facecolor=GREY, label="later tokens: not visible to the query")
-    return outlined + [hidden] * causal
+    added = Patch(color=TEMPLATE, label="chat template")
+    named = Patch(color=SPECIAL, label="special token")
+    return outlined + [hidden] * causal + [added] * template + [named] * special
+
+
+def name_ticks(
+    axis: Axis, places: Iterable[int], labels: Sequence[str], prompt: Prompt, special: Sequence[int]
+) -> None:
+    """Ticks at the places, with the tokens' labels; special tokens and the template in colour."""
+    axis.set_ticks([*places], [*labels], size=SIZE)
+    for place, label in zip(places, axis.get_ticklabels()):
+        if place in special or place in prompt.templated:
+            label.set_color(SPECIAL if place in special else TEMPLATE)
 
 
 def whole_ticks(panel: Axes, across: str, down: str, *, bottom: bool, first: bool) -> None:

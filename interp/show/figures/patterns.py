@@ -15,7 +15,7 @@ from interp.heads import Head
 from interp.kinds.kind import KINDS, kinds_in, kinds_of
 from interp.kinds.looks import ideal, marked
 from interp.scan.table import HeadScan
-from interp.show.about import scored_over, special_of, thresholds_of, zoo_heads
+from interp.show.about import scored_over, thresholds_of, zoo_heads
 from interp.show.figures.page import Page, paint, paint_pattern, pattern_legend, whole_ticks
 from interp.show.figures.style import QUIET, styled
 from interp.show.figures.words import in_words, model_name, pooled_note, wrapped
@@ -100,7 +100,8 @@ def pattern_page(
                 whole_ticks(panel, "key", "query", bottom=lowest, first=column == 0)
         if lines:
             outlined = None if lines[0][2] is None else "targets of the kind"
-            page.foot("attention weight", pattern_legend(prompt.causal, outlined))
+            legend = pattern_legend(prompt.causal, outlined, template=bool(prompt.templated))
+            page.foot("attention weight", legend)
     return page.figure
 
 
@@ -123,7 +124,7 @@ def head_zoo(
     size, slot, step = 1.02, 2.3, 1.7  # A panel's side; from a pair to the next, across and down.
     prompt = one_prompt(patterns, row=row, whole=whole)
     kinds, heads, causal = kinds_of(prompt.causal), zoo_heads(scan), prompt.causal
-    known = prompt.text.ids, thresholds_of(scan), [*special_of(scan), *prompt.special]
+    known = prompt.text.ids, thresholds_of(scan), prompt.special_ids(scan)
     aims = {kind: marked(kind, *known, causal=causal) for kind in kinds}
     none = ", ".join(kind.label for name, kind in kinds.items() if not aims[name].any())
     page = Page(
@@ -156,7 +157,8 @@ def head_zoo(
                 panel.set_title(title)
                 lowest, first = place + 3 >= len(kinds), across == column == 0
                 whole_ticks(panel, "key", "query", bottom=lowest, first=first)
-        page.foot("attention weight", pattern_legend(causal, "targets of the kind"))
+        legend = pattern_legend(causal, "targets of the kind", template=bool(prompt.templated))
+        page.foot("attention weight", legend)
     return page.figure
 
 

@@ -24,6 +24,7 @@ FONT: str = STYLE["font.family"][0]
 # Colours of Okabe and Ito (2008), which differ for every kind of colour vision.
 ACCENT, BLUE, GREEN, PINK, SKY = "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9"
 QUIET, GREY = "#555555", "#e0e0e0"
+TEMPLATE, SPECIAL = PINK, GREEN
 # From light to dark: readable without colour, and on paper. Missing values are transparent grey:
 # transparent black leaves a dark seam in PDF viewers.
 COLOURS = matplotlib.colormaps["Blues"].with_extremes(bad=to_rgba(GREY, 0))

@@ -141,6 +141,8 @@ def in_words(prompt: Prompt, made_by: dict[str, Any]) -> str:
         words.append(f"then {period} tokens that repeat from position {opening + period} on")
     else:
         words.append("some tokens repeat")
+    if added := len(prompt.templated):
+        words.append(f"{added} of them of the chat template")
     begins = " The other text begins: ".join(map(_begins, texts))
     return f"Prompt: {', '.join(words)}. It begins: {begins}"
 

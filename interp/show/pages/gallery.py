@@ -10,7 +10,6 @@ from pydantic import Field
 from interp.errors import InputError, checked
 from interp.heads import Head
 from interp.kinds.labels import CROSS, HeadLabel
-from interp.kinds.targets import NONE
 from interp.scan.table import HeadScan
 from interp.show.pages.packing import PackedPrompt
 from interp.show.pages.page import Gallery
@@ -94,20 +93,29 @@ def gallery_of_model(
 ) -> Gallery:
     """`gallery` of a model's attention on each of `inputs`, with one layer in memory at a time.
 
-    `inputs` are texts or rows of token ids, and `progress` is called with the number of finished
-    prompts and of all. The other arguments are those of `gallery`.
+    `inputs` are texts, conversations or rows of token ids, and `progress` is called with the
+    number of finished prompts and of all. The other arguments are those of `gallery`.
     """
     from interp.models import hooks
+    from interp.models.rows import each_prompt
 
     held = dict.fromkeys(hooks.attention_layers(model, None), model.n_heads)
     wanted = _wanted(scan, heads, held, some=False)
-    rows = [model.to_tokens(one)[0] for one in inputs]
+    rows = [model.rows_of(one) for one in each_prompt(inputs)]
+    if more := [len(row.tokens) for row in rows if len(row.tokens) != 1]:
+        raise InputError(f"inputs must be one row each, got one of {more[0]}")
     prompts = []
     for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
-        ids, causal, reads = row[row != NONE], model.direction == "causal", None
+        ids, added, causal, reads = (
+            row.tokens[0],
+            row.template[0],
+            model.direction == "causal",
+            None,
+        )
         if model.tokenizer is not None and int(ids.max()) < len(model.tokenizer):
-            reads = model.tokenizer.decode(ids.tolist())
+            reads = model.tokenizer.decode(ids[~added].tolist())
         known = {"causal": causal, "special": model.special}
+        known |= {"template": added} if added.any() else {}
         whole = Prompt(Text(ids, model.texts_of(ids)), {}, len(ids), **known)
         prompt = PackedPrompt.of(whole, scan, name, reads)
         hooks.run(

@@ -10,6 +10,7 @@ import base64
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from interp.scan.table import HeadScan
 from interp.show.about import special_of, thresholds_of
 from interp.show.pages.sheet import SIDE
 from interp.show.prompt import LONGEST, Prompt
-from interp.text import prose
+from interp.text import joined, prose
 
 STEPS = 255
 
@@ -99,7 +100,10 @@ class PackedPrompt(Prompt):
     def of(
         cls, prompt: Prompt, scan: HeadScan, title: str | None, reads: str | None = None
     ) -> "PackedPrompt":
-        """A prompt without weights; `add` adds them. `reads` is the prompt as one text."""
+        """A prompt without weights; `add` adds them.
+
+        `reads` is the prompt as one text, without what a chat template added.
+        """
         text, keys = prompt.text.beginning(LONGEST), prompt.keys
         special = sorted({*special_of(scan), *prompt.special})
         known = {"thresholds": thresholds_of(scan), "special": special}
@@ -108,11 +112,17 @@ class PackedPrompt(Prompt):
             cells = marked(kind, text.ids, causal=prompt.causal, **known)
             targets[kind] = [row.nonzero().flatten().tolist() for row in cells]
         if title is None:
-            begins = prose("".join(prompt.text.texts[:40]) if reads is None else reads)
+            added = {*prompt.templated}
+            texts = (text for place, text in enumerate(prompt.text.texts) if place not in added)
+            begins = prose(joined([*islice(texts, 40)]) if reads is None else reads)
             begins, count = begins if len(begins) < 60 else begins[:58] + "…", len(prompt.text)
-            title = f"{count} token{'' if count == 1 else 's'}: {begins}"
+            name = f"{count} token{'' if count == 1 else 's'}: {begins}"
+        else:
+            name = prose(title)
         keys = keys and keys.beginning(LONGEST)
-        named = {"title": prose(title), "targets": targets}
+        named = {"title": name, "targets": targets}
+        if prompt.template is not None:
+            named["template"] = prompt.template[:LONGEST]
         return cls(text, {}, prompt.longest, keys, prompt.causal, **known, **named)
 
     @property

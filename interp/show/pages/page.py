@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from interp.errors import InputError
+from interp.errors import Count, InputError, checked
 from interp.files import staged
 from interp.heads import Head
 from interp.kinds.kind import KINDS, Kind, kind_of, kinds_in
@@ -21,7 +21,7 @@ from interp.show.about import probe_of, scored_over, thresholds_of
 from interp.show.pages import webpage
 from interp.show.pages.packing import PackedPrompt
 from interp.show.pages.sheet import sheet
-from interp.text import prose
+from interp.text import prose, visible
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +87,18 @@ class Gallery:
             (scratch / path.name).write_text(self.to_html(), encoding="utf-8", newline="\n")
         return path
 
+    @checked
+    def fragment(self, *, height: Count | None = None) -> str:
+        """The page as a piece of HTML that fits into any document, alone or with others.
+
+        Each is a frame of its own, `height` pixels high, so that pages share no ids, styles or
+        scripts. Two documents of `to_html` cannot be joined in one.
+        """
+        height = height or (890 if self.alone else 760)
+        return webpage.frame(self.to_html(), self.title, height=height)
+
     def _repr_html_(self) -> str:
-        return webpage.frame(self.to_html(), height=890 if self.alone else 760)
+        return self.fragment()
 
     def _repr_png_(self) -> bytes:
         prompt = self.prompts[0]
@@ -165,7 +175,15 @@ class Gallery:
                     "ids": p.text.ids.tolist(),
                     "labels": p.text.labels,
                     "causal": p.causal,
-                    "keys": p.keys and {"ids": p.keys.ids.tolist(), "labels": p.keys.labels},
+                    "special": p.text.special(p.special),
+                    "template": p.templated,
+                    "keys": p.keys
+                    and {
+                        "ids": p.keys.ids.tolist(),
+                        "labels": p.keys.labels,
+                        "special": p.keys.special(p.special),
+                        "template": [],
+                    },
                     "targets": p.targets,
                     "sinks": {str(head): p.sinks[head] for head in sinks},
                 }
@@ -204,10 +222,15 @@ class Gallery:
 
     def _of_labels(self) -> list[str]:
         """The meaning of signs in the names of tokens, if there are any."""
-        names = "".join(label for p in self.prompts for label in p.text.labels + p.across.labels)
+        texts = [text for p in self.prompts for text in (p.text, p.across)]
+        names = "".join(label for text in texts for label in text.labels)
         notes = []
+        if re.search("<0x[0-9A-F]{2}>", names):
+            notes.append("<0xF0> is a byte of a character")
         if "\ufffd" in names:
-            notes.append("\ufffd#1234 is part of a character, with the token's id")
+            notes.append("\ufffd is a character, or part of one, that the tokenizer does not give")
+        if any([*map(visible, text.texts)] != text.labels for text in texts):
+            notes.append("#1234 is the id of a token whose name others have too")
         if re.search(r"U\+[0-9A-F]{4}", names):
             notes.append("U+200B is an invisible character, by its number")
         return [f"Token names: {'; '.join(notes)}."] if notes else []

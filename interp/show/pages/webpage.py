@@ -90,17 +90,20 @@ def document(
     return Template(_asset(template)).substitute(parts)
 
 
-def frame(document: str, *, height: int) -> str:
-    """A page inside a frame, for a notebook.
+def frame(document: str, title: str, *, height: int) -> str:
+    """A page inside a frame, for a notebook or another document.
 
-    The frame has no origin and no access to the notebook. It is ASCII, so that the hash of its
-    script is right in any encoding.
+    The frame has no origin and no access to the document around it. It is ASCII, so that the hash
+    of its script is right in any encoding.
     """
-    inside = html.escape(document).encode("ascii", "xmlcharrefreplace").decode("ascii")
+    inside, title = (
+        html.escape(text).encode("ascii", "xmlcharrefreplace").decode("ascii")
+        for text in (document, title)
+    )
     return (
         f'<iframe sandbox="allow-scripts" srcdoc="{inside}" loading="lazy"'
         f' style="width: 100%; height: {height}px; border: 0; resize: vertical"'
-        ' title="Gallery of attention heads"></iframe>'
+        f' title="{title}"></iframe>'
     )
 
 

@@ -272,14 +272,25 @@ function setTheme() {
   redrawHead();
 }
 
-const tokensOf = ({ labels, ids }) =>
-  labels.map((label, i) => make("bdi", label, { title: `position ${i}, id ${ids[i]}` }));
+// Special tokens and the chat template's own, as classes and in words.
+const marksOf = (text, i) => ["special", "template"].filter((mark) => text[mark].includes(i));
+const WORDS = { special: "special token", template: "chat template" };
+const tokensOf = (text) =>
+  text.labels.map((label, i) => {
+    const marks = marksOf(text, i);
+    const words = [`position ${i}`, `id ${text.ids[i]}`, ...marks.map((mark) => WORDS[mark])];
+    return make("bdi", label, { title: words.join(", "), className: marks.join(" ") });
+  });
 
 function setPrompt(number) {
   state.prompt = number;
   for (const id of ["prompt", "prompt-here"]) $(id).value = number;
   const prompt = data.prompts[number];
   document.documentElement.classList.toggle("whole", !prompt.causal);
+  for (const mark of ["special", "template"]) {
+    const some = prompt[mark].length + keysOf(prompt)[mark].length > 0;
+    document.documentElement.classList.toggle(`with-${mark}`, some);
+  }
   $("tokens").replaceChildren(...tokensOf(prompt));
   $("key-tokens").replaceChildren(...(prompt.keys ? tokensOf(prompt.keys) : []));
   redraw();

@@ -97,7 +97,7 @@ function shadeStrip(strip, here, weightOf) {
     element.style.background = `rgba(${shade("--strip")}, ${colour})`;
     element.style.color = colour > 0.5 ? (light ? "#ffffff" : "#0f1419") : "";
     element.style.opacity = weightOf(i) === undefined ? 0.45 : 1;
-    element.className = i === here ? "here" : "";
+    element.classList.toggle("here", i === here);
   });
 }
 
@@ -131,9 +131,18 @@ function redrawHead() {
   context.fillRect(view.left, view.top, across, down);
   context.imageSmoothingEnabled = false;
   context.drawImage(small, view.left, view.top, across, down);
+  shadeTemplate(context);
   drawNames(context);
   if (!$("marking").hidden && $("mark").checked) drawTargets(context, n);
   point(view.query, view.key);
+}
+
+// The margins of the chat template's queries and keys.
+function shadeTemplate(context) {
+  const { left, top, size } = view;
+  context.fillStyle = shade("--hidden");
+  for (const i of prompt().template) context.fillRect(0, top + i * size, left, size);
+  for (const i of keysOf(prompt()).template) context.fillRect(left + i * size, 0, size, top);
 }
 
 // As many token names along both sides as fit.
@@ -142,21 +151,22 @@ function drawNames(context) {
   const most = view.left < 60 ? 4 : 10;
   const font = Math.max(9, Math.min(12, view.size * step - 2));
   context.font = `${font}px system-ui, "DejaVu Sans", sans-serif`;
-  context.fillStyle = shade("--ink");
   context.textBaseline = "middle";
-  const each = (labels, draw) => {
-    for (let i = 0; i < labels.length; i += step) {
-      const letters = [...labels[i]];
+  const each = (text, draw) => {
+    for (let i = 0; i < text.labels.length; i += step) {
+      const letters = [...text.labels[i]];
       const cut = letters.length > most;
+      const [mark] = marksOf(text, i);
+      context.fillStyle = shade(mark ? `--${mark}` : "--ink");
       draw(cut ? `${letters.slice(0, most - 1).join("")}…` : letters.join(""), (i + 0.5) * view.size);
     }
   };
   context.textAlign = "right";
-  each(prompt().labels, (name, middle) => {
+  each(prompt(), (name, middle) => {
     context.fillText(name, view.left - 5, view.top + middle, view.left - 8);
   });
   context.textAlign = "left";
-  each(keysOf(prompt()).labels, (name, middle) => {
+  each(keysOf(prompt()), (name, middle) => {
     context.save();
     context.translate(view.left + middle, view.top - 5);
     context.rotate(-Math.PI / 2);
