@@ -4,6 +4,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+import interp
+
 SIZES = {"vocab_size": 200, "max_position_embeddings": 64}
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
 GROUPED = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8}
@@ -157,6 +159,16 @@ def words_tokenizer(bos: str | None = "<s>") -> transformers.PreTrainedTokenizer
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=bos, eos_token="</s>", unk_token="<unk>"
     )
+
+
+CHAT = "{% for m in messages %}<s> w100 {{ m.role }} {{ m.content }} </s> {% endfor %}"
+
+
+def chat_model(template: str | None = CHAT) -> interp.Model:
+    """A tiny Llama whose tokenizer writes messages as `template` says."""
+    tokenizer = words_tokenizer()
+    tokenizer.chat_template = template
+    return interp.load_model(tiny("llama"), tokenizer)
 
 
 class Marker:

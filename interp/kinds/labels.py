@@ -13,19 +13,26 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.heads import Head
 from interp.kinds.kind import FORCED_WINDOW, KINDS, LABELS, kinds_of
 from interp.kinds.scores import STATISTICS, LayerScores, Thresholds, targets_of
-from interp.kinds.targets import NONE, Tokens, earlier_copies, first_token, ordinary
+from interp.kinds.targets import NONE, Tokens, at_keys, earlier_copies, first_token, ordinary
 
 MIXED = "mixed"
 NOT_ENOUGH = "not enough tokens"
 
 CROSS = "cross-attention"
 """Label of heads that attend to another text, where no kind is defined."""
+
+NEAR, NEAR_IN_BFLOAT16 = 0.01, 0.02
+"""How far a score may be from its threshold or null to count as borderline.
+
+Of 283 scores of the default model, bfloat16 moves one in twenty by .009 or more, the most by .019.
+"""
 
 _TO_WINDOW = tuple(KINDS)[: tuple(KINDS).index("local_window") + 1]
 """The kinds up to the local window, the most specific first."""
@@ -50,6 +57,8 @@ class HeadLabel:
         margin: Distance of the excess of `label`'s kind above its threshold, or of the score above
             its null if that is less; for `mixed` that of the nearest kind, below 0. None for a
             label without a score.
+        borderline: Kinds whose score is so near to the threshold or null that it may be on either
+            side: within .01 (of a bfloat16 model .02), or within its interval, if there is one.
     """
 
     head: Head
@@ -64,12 +73,14 @@ class HeadLabel:
     sink_at: str | None = None
     window: int | None = None
     margin: float | None = None
+    borderline: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         also = f" (also {', '.join(self.labels[1:])})" if self.labels[1:] else ""
         best = sorted(self.scores.items(), key=lambda item: -item[1])[:3]
         scores = ", ".join(f"{kind} {score:.2f}" for kind, score in best) or "no scores"
-        return f"HeadLabel({self.head} {self.label}{also}: {scores})"
+        near = f"; borderline: {', '.join(self.borderline)}" if self.borderline else ""
+        return f"HeadLabel({self.head} {self.label}{also}: {scores}{near})"
 
 
 def judge_layer(
@@ -82,10 +93,13 @@ def judge_layer(
     causal: bool = True,
     window: int | None = None,
     counted: Bool[Tensor, "batch pos"] | None = None,
+    apart: Bool[Tensor, "batch pos"] | None = None,
     texts: Sequence[Sequence[str]] | None = None,
     alibi_slopes: Sequence[float] | None = None,
     seen: Int[Tensor, " query"] | None = None,
     nulls: Mapping[str, Float[Tensor, " head"]] | None = None,
+    intervals: Mapping[str, Float[Tensor, "end=2 head"]] | None = None,
+    near: float = NEAR,
     induction_effect: Float[Tensor, "end=2 head"] | None = None,
     largest_effect: float = 0.0,
 ) -> list[HeadLabel]:
@@ -101,19 +115,23 @@ def judge_layer(
         window: Number of keys back that the layer sees. If that is less than the prompt, every head
             of the layer is local by architecture.
         counted: Positions that count; all if left out.
+        apart: Positions of a chat template (see `interp.kinds.scores.ask`).
         texts: Text of each of a row's tokens, without padding, to name the sinks.
         alibi_slopes: Slope of each head (ALiBi); a head that is local by its slope alone is
             local by architecture.
         seen: Number of keys visible to each query that the local window counts; only for slopes.
         nulls: Nulls that the scores must exceed, by kind.
+        intervals: Intervals of the scores, by kind; NaN where there is none.
+        near: How far a borderline score may be from its threshold or null.
         induction_effect: Interval of the effect on the right next token's logit; a head with
             the induction label is `anti-induction` (McDougall et al. 2023, arXiv 2310.04625)
             if all of the interval is as far below 0 as the threshold says.
         largest_effect: Largest absolute effect of any head of the model.
     """
-    known = {"special": special, "window": window, "causal": causal, "counted": counted}
+    known = {"special": special, "window": window, "causal": causal}
+    known |= {"counted": counted, "apart": apart}
     missing = not_measured(tokens, scores.tallies, thresholds, **known)
-    nulls = nulls or {}
+    nulls, intervals = nulls or {}, intervals or {}
     kinds = [kind for kind in KINDS if kind in scores.tallies]
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
     chances = {kind: scores.tallies[kind].uniform_mean.tolist() for kind in kinds}
@@ -125,12 +143,18 @@ def judge_layer(
     for head in range(scores.sink_position.shape[1]):
         score = {kind: means[kind][head] for kind in kinds}
         chance = {kind: chances[kind][head] for kind in kinds}
-        margins, earned = {}, []
+        margins, earned, borderline = {}, [], []
         for kind, spare in to_spare(score, chance, thresholds).items():
             above_null = score[kind] - float(nulls[kind][head]) if kind in nulls else math.inf
             margins[kind] = min(spare, above_null)
             if spare >= 0 and above_null > 0:
                 earned.append(kind)
+            ends = intervals[kind][:, head].tolist() if kind in intervals else [math.nan] * 2
+            # A NaN is never less or more, so that the first of two stays.
+            low, high = min(score[kind] - near, ends[0]), max(score[kind] + near, ends[1])
+            least = at_threshold(getattr(thresholds, kind), chance[kind])
+            if low < max(least, score[kind] - above_null) <= high:
+                borderline.append(kind)
         down = induction_effect is not None and float(induction_effect[1, head]) < -least_effect
         labels = [(KINDS[kind].opposite if down else None) or KINDS[kind].label for kind in earned]
         if window_forced:
@@ -153,6 +177,7 @@ def judge_layer(
                 sink_position=place,
                 window=window,
                 margin=None if labels[0] == FORCED_WINDOW else margin,
+                borderline=tuple(borderline),
             )
         )
     if alibi_slopes is not None and seen is not None:
@@ -175,6 +200,11 @@ def excess(score: float, chance: float) -> float:
     return (score - chance) / (1 - chance) if chance < 1 - 1e-6 else 0.0
 
 
+def at_threshold(threshold: float, chance: float) -> float:
+    """The score whose `excess` is the threshold; infinite where chance is 1."""
+    return chance + threshold * (1 - chance) if chance < 1 - 1e-6 else math.inf
+
+
 def to_spare(
     scores: Mapping[str, float], chance: Mapping[str, float], thresholds: Thresholds
 ) -> dict[str, float]:
@@ -195,12 +225,16 @@ def not_measured(
     window: int | None,
     causal: bool,
     counted: Bool[Tensor, "batch pos"] | None = None,
+    apart: Bool[Tensor, "batch pos"] | None = None,
 ) -> dict[str, str]:
     """The reason in words for each kind that is not in `measured`."""
     fit = plain = ordinary(tokens, special)
     if counted is not None:
         fit = plain & counted
-    copies = (earlier_copies(tokens) != NONE).any(-1) & fit
+    copies = earlier_copies(tokens)
+    if apart is not None:
+        copies = torch.where(at_keys(apart, copies), NONE, copies)
+    repeated = ((copies != NONE).any(-1) & fit).any()
     reasons = {} if causal else {"induction": "the model looks both ways"}
     for kind in kinds_of(causal):
         if kind in measured:
@@ -210,7 +244,7 @@ def not_measured(
             reasons[kind] = "all tokens after the first are special or unknown"
         elif window is not None and ((keys != NONE).any(-1) & fit).sum() >= thresholds.min_queries:
             reasons[kind] = f"the targets lie beyond the layer's window of {window} tokens"
-        elif KINDS[kind].null == "shuffled" and not copies.any():
+        elif KINDS[kind].null == "shuffled" and not repeated:
             where = "" if fit.equal(plain) else " at the positions that count"
             reasons[kind] = f"no token is repeated{where}"
         else:

@@ -22,6 +22,7 @@ from interp.kinds.targets import (
     Blocks,
     Keys,
     Tokens,
+    at_keys,
     first_token,
     ordinary,
     positions,
@@ -192,9 +193,8 @@ def ask(
     }
     for kind in keys if apart is not None and apart.any() else ():
         if KINDS[kind].null == "shuffled":
-            rows = torch.arange(len(tokens), device=tokens.device)[:, None, None]
-            beyond = (apart[rows, keys[kind].clamp(min=0)] & (keys[kind] != NONE)).any(-1)
-            keys[kind] = torch.where(beyond[..., None], NONE, keys[kind])
+            beyond = at_keys(apart, keys[kind]).any(-1, keepdim=True)
+            keys[kind] = torch.where(beyond, NONE, keys[kind])
     queries = spaced(fit)
     seen, last = visible_keys(tokens, window), positions(tokens)
     if not causal:

@@ -194,6 +194,12 @@ def earlier_copies(tokens: Tokens) -> Keys:
     return torch.stack(copies[:-1] or copies, dim=-1)
 
 
+def at_keys(flags: Bool[Tensor, "batch pos"], keys: Keys) -> Bool[Tensor, "batch query m"]:
+    """The flag at each target; False where there is none."""
+    rows = torch.arange(len(keys), device=keys.device)[:, None, None]
+    return flags[rows, keys.clamp(min=0)] & (keys != NONE)
+
+
 def _for_queries(counted: Bool[Tensor, "batch query"], keys: Keys) -> Keys:
     return torch.where(counted[..., None], keys, NONE)
 
@@ -201,8 +207,7 @@ def _for_queries(counted: Bool[Tensor, "batch query"], keys: Keys) -> Keys:
 def _all_ordinary(tokens: Tokens, special: Collection[int], keys: Keys) -> Keys:
     """The keys of queries that are ordinary tokens and whose targets all are."""
     fit = ordinary(tokens, special)
-    target_fit = fit[torch.arange(len(tokens), device=tokens.device)[:, None, None], keys.clamp(0)]
-    return _for_queries(fit & (target_fit | (keys == NONE)).all(-1), keys)
+    return _for_queries(fit & ~at_keys(~fit, keys).any(-1), keys)
 
 
 def _apart(tokens: Tokens, special: Collection[int], keys: Keys) -> Keys:

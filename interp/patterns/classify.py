@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, TypeAdapter
 
 from interp.errors import InputError, Whole, checked, validated
-from interp.kinds.labels import HeadLabel, judge_layer
+from interp.kinds.labels import NEAR, NEAR_IN_BFLOAT16, HeadLabel, judge_layer
 from interp.kinds.scores import Thresholds, as_thresholds, ask, score_layer
 from interp.kinds.targets import NONE, Blocks
 from interp.patterns.positions import counted_positions
@@ -102,7 +102,8 @@ def classify_heads(
             causal=causal,
         )
         context = {"special": special, "window": window, "causal": causal}
-        questions = ask(ran.tokens, counted=counted, apart=apart, thresholds=thresholds, **context)
+        context |= {"counted": counted, "apart": apart}
+        questions = ask(ran.tokens, thresholds=thresholds, **context)
         scores = score_layer(pattern, questions, thresholds).measured(thresholds.min_queries)
         local = questions.fit & (questions.keys["local_window"] != NONE).any(-1)
         labels += judge_layer(
@@ -111,7 +112,7 @@ def classify_heads(
             ran.tokens,
             thresholds,
             **context,
-            counted=counted,
+            near=NEAR_IN_BFLOAT16 if ran.run_in == "bfloat16" else NEAR,
             texts=ran.texts if special else None,
             alibi_slopes=ran.alibi_slopes,
             seen=questions.seen[local],

@@ -1,5 +1,6 @@
 """Which positions of a prompt count in its scores."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -35,9 +36,18 @@ def counted_positions(
         tensor([[False,  True, False],
                 [ True, False,  True]])
     """
+    return counted_by_row(by_row(positions, len(tokens)), tokens, template)
+
+
+def counted_by_row(
+    positions: Sequence[Any],
+    tokens: Int[Tensor, "batch pos"],
+    template: Bool[Tensor, "batch pos"] | None = None,
+) -> Bool[Tensor, "batch pos"]:
+    """`counted_positions`, from those of each row."""
     counted = tokens != NONE
     template = torch.zeros_like(counted) if template is None else template.to(counted.device)
-    for row, chosen in zip(range(len(tokens)), by_row(positions, len(tokens)), strict=True):
+    for row, chosen in enumerate(positions):
         places = counted[row].nonzero()[:, 0]
         if chosen is None:
             counted[row] &= ~template[row]

@@ -76,6 +76,7 @@ COLUMNS = [
     Column("sink_at", WORDS, ANY, "token and position of the sink, such as `[SEP] at 7`"),
     Column("window", WHOLE, (1.0, inf), "tokens that the architecture lets it look back"),
     Column("margin", NUMBER, (-inf, 1.0), "score above threshold or null; below 0 for `mixed`"),
+    Column("borderline", WORDS, ANY, "kinds whose score may be on either side of the threshold"),
     Column("not_measured", WORDS, ANY, "why a kind has no score"),
     *(
         Column(f"{DEFINED}{name}", NUMBER, known.range, f"published definition `{name}`")

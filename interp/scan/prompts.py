@@ -26,7 +26,7 @@ from interp.kinds.labels import not_measured
 from interp.kinds.probes import Probe
 from interp.kinds.scores import LayerScores, Thresholds, as_thresholds, ask
 from interp.kinds.targets import NONE
-from interp.patterns.positions import by_row, counted_positions
+from interp.patterns.positions import by_row, counted_by_row
 from interp.scan.measure import Method, measure, method_for
 from interp.scan.record import Record
 
@@ -249,11 +249,12 @@ def _probe(
     """A prompt to run, with the positions that count as its part `prompt`."""
     try:
         rows = model.rows_of(prompt, **options)
-        if len(rows.tokens) != 1:
-            raise InputError(f"inputs must be one row, got {len(rows.tokens)}")
-        counted = counted_positions([positions], rows.tokens, rows.template)
+        several = len(rows.tokens)
+        counted = counted_by_row([positions] * several, rows.tokens, rows.template)
     except InputError as error:
         raise InputError(f"prompt {number}: {error}") from None
+    if several != 1:
+        raise InputError(f"prompt {number} must be one row, got {several}")
     return Probe(rows.tokens, {"prompt": counted}, apart=rows.template & ~counted)
 
 
@@ -287,8 +288,9 @@ def _not_measured(model: "Model", probe: Probe, thresholds: Thresholds) -> dict[
     counted, context = probe.parts["prompt"], {"causal": model.direction == "causal"}
     missing = []
     for window in sorted(set(model.windows), key=lambda width: width or math.inf):
-        context |= {"window": window, "special": model.special, "counted": counted}
-        asked = ask(probe.tokens, apart=probe.apart, thresholds=thresholds, **context)
+        context |= {"window": window, "special": model.special}
+        context |= {"counted": counted, "apart": probe.apart}
+        asked = ask(probe.tokens, thresholds=thresholds, **context)
         queries = {
             kind: int(((keys != NONE).any(-1) & asked.fit).sum())
             for kind, keys in asked.keys.items()

@@ -38,6 +38,11 @@ def _parts(scan: HeadScan, record: Record, top: int) -> Iterator[Table | str]:
         yield "No head has any of these labels. The highest scores:"
         yield _highest(scan)
     yield "score: mean attention mass on the kind's targets, from 0 to 1"
+    if scan.borderline():
+        yield (
+            "~: borderline; .01 around the score (bfloat16: .02) or its interval has the threshold"
+            " or the null"
+        )
     if "induction_low" in scan.frame and len(scan.frame["induction_low"].dropna()):
         yield "95 %: bootstrap interval over rows, each with a different period"
     yield "chance: score of attention spread evenly; on text: score on natural text"
@@ -81,7 +86,7 @@ def _strongest(scan: HeadScan, top: int) -> Table:
             table.add_row(
                 "" if number else label,
                 row["name"],
-                _number(row, kind),
+                _score(row, kind),
                 _interval(row, kind),
                 _number(row, f"{kind}_chance"),
                 _number(row, f"{kind}_null_99"),
@@ -102,7 +107,7 @@ def _highest(scan: HeadScan) -> Table:
     table = plain_table("kind", "head", ">score", ">chance")
     for kind, label in LABELS.items():
         row = scan.frame.sort_values(kind, ascending=False).head(1).to_dict("records")[0]
-        table.add_row(label, row["name"], _number(row, kind), _number(row, f"{kind}_chance"))
+        table.add_row(label, row["name"], _score(row, kind), _number(row, f"{kind}_chance"))
     return table
 
 
@@ -161,6 +166,11 @@ def _interval(row: dict[str, Any], kind: str) -> str:
 
 def _counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _score(row: dict[str, Any], kind: str) -> str:
+    near = kind in str(row.get("borderline", "")).split(", ")
+    return "~" * near + _number(row, kind)
 
 
 def _number(row: dict[str, Any], name: str, form: str = ".2f") -> str:

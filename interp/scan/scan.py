@@ -10,7 +10,7 @@ from pydantic import Field
 from interp.errors import Count, InputError, Seed, Whole, checked, quoted
 from interp.kinds import evidence, probes
 from interp.kinds.kind import KINDS, kinds_of
-from interp.kinds.labels import HeadLabel, judge_layer
+from interp.kinds.labels import NEAR, NEAR_IN_BFLOAT16, HeadLabel, judge_layer
 from interp.kinds.mass import Tally
 from interp.kinds.scores import STATISTICS, VALUE_WEIGHTED, LayerScores, Thresholds, as_thresholds
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
@@ -136,6 +136,7 @@ def _judge(
         by_part = {p: one.measured(thresholds.min_queries).tallies for p, one in joined.items()}
         tallies = _picked(by_part, scored_on)
         nulls = _picked(by_part, {kind: NULLS.get(part, "") for kind, part in scored_on.items()})
+        intervals = {kind: evidence.interval(one) for kind, one in tallies.items() if kind in KINDS}
         ends = None
         if effect := by_part["repeated"].get(EFFECT):
             ends = evidence.interval(effect)
@@ -152,10 +153,12 @@ def _judge(
             alibi_slopes=model.alibi_slopes,
             seen=repeated.parts["repeated"].nonzero()[:, 1] + 1,
             nulls={kind: evidence.quantile(tally) for kind, tally in nulls.items()},
+            intervals=intervals,
+            near=NEAR_IN_BFLOAT16 if model.dtype_name == "bfloat16" else NEAR,
             induction_effect=ends,
             largest_effect=max(sizes, default=0.0),
         )
-        columns = _columns(by_part, tallies, nulls)
+        columns = _columns(by_part, tallies, nulls, intervals)
         n_heads = joined["repeated"].sink_position.shape[1]
         others += [{name: of[head] for name, of in columns.items()} for head in range(n_heads)]
     return verdicts, others
@@ -168,7 +171,10 @@ def _picked(by_part: dict[str, dict[str, Tally]], parts: dict[str, str]) -> dict
 
 
 def _columns(
-    by_part: dict[str, dict[str, Tally]], scored: dict[str, Tally], nulls: dict[str, Tally]
+    by_part: dict[str, dict[str, Tally]],
+    scored: dict[str, Tally],
+    nulls: dict[str, Tally],
+    intervals: dict[str, torch.Tensor],
 ) -> dict[str, list[float]]:
     """The further columns of a layer's heads: evidence, scores on text and by distance."""
     text = by_part.get("text", {})
@@ -179,18 +185,19 @@ def _columns(
         columns[f"text_{VALUE_WEIGHTED}"] = text[VALUE_WEIGHTED].mean.tolist()
     for kind, tally in scored.items():
         if kind in KINDS:
-            columns |= _ends(kind, tally) | {f"{kind}_spread": evidence.spread(tally).tolist()}
+            columns |= _ends(kind, intervals[kind])
+            columns[f"{kind}_spread"] = evidence.spread(tally).tolist()
     for kind, tally in nulls.items():
         columns[f"{kind}_null"] = tally.mean.tolist()
         columns[f"{kind}_null_99"] = evidence.quantile(tally).tolist()
     if tally := by_part["repeated"].get(EFFECT):
-        columns |= {EFFECT: tally.mean.tolist()} | _ends(EFFECT, tally)
+        columns |= {EFFECT: tally.mean.tolist()} | _ends(EFFECT, evidence.interval(tally))
     for part, tallies in by_part.items():
         if part.startswith(AT_DISTANCE) and "induction" in tallies:
             columns[part] = tallies["induction"].mean.tolist()
     return columns
 
 
-def _ends(name: str, tally: Tally) -> dict[str, list[float]]:
-    low, high = evidence.interval(tally)
+def _ends(name: str, interval: torch.Tensor) -> dict[str, list[float]]:
+    low, high = interval
     return {f"{name}_low": low.tolist(), f"{name}_high": high.tolist()}

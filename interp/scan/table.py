@@ -67,7 +67,8 @@ class HeadScan:
     def __repr__(self) -> str:
         counts = ", ".join(f"{number} {label}" for label, number in self.summary().items())
         name = prose(str(self.made_by.get("model", "patterns")))
-        return f"HeadScan({name}: {len(self.frame)} heads: {counts})"
+        near = f"; {number} borderline" if (number := len(self.borderline())) else ""
+        return f"HeadScan({name}: {len(self.frame)} heads: {counts}{near})"
 
     def _repr_html_(self) -> str:
         return self.strongest().to_html()
@@ -96,6 +97,16 @@ class HeadScan:
         if kind is None or label == kind.forced:
             return rows
         return rows.sort_values(by=[kind.name, "layer", "head"], ascending=[False, True, True])
+
+    def borderline(self, kind: str = "") -> list[Head]:
+        """The heads whose score of `kind`, or of any kind, may be on either side of its threshold.
+
+        Such a score is within .01 of the threshold or null (of a bfloat16 model .02), or its
+        interval contains them.
+        """
+        near = self.frame.get("borderline", pd.Series("", index=self.frame.index)).str.split(", ")
+        held = [kind in kinds if kind else kinds != [""] for kinds in near]
+        return [Head.parse(name) for name in self.frame.loc[held, "name"]]
 
     def strongest(self, top: int = 3) -> pd.DataFrame:
         """The `top` strongest heads of each label: `label`, `name`, `score`, `chance`."""
@@ -191,6 +202,7 @@ def _row(verdict: HeadLabel) -> dict[str, Any]:
     for name in (*STATISTICS, "sink_position", "window", "sink_at", "margin"):
         if name != "sink_at" or verdict.sink_at is not None:
             row[name] = getattr(verdict, name)
+    row["borderline"] = ", ".join(verdict.borderline)
     row["not_measured"] = "; ".join(f"{kind}: {why}" for kind, why in verdict.not_measured.items())
     return row
 

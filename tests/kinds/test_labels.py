@@ -8,7 +8,7 @@ import torch
 
 import interp
 from interp.kinds.kind import ANTI_INDUCTION, FORCED_WINDOW
-from interp.kinds.labels import HeadLabel, judge_layer
+from interp.kinds.labels import NEAR_IN_BFLOAT16, HeadLabel, judge_layer
 from interp.kinds.mass import Tally
 from interp.kinds.probes import repeated, shuffled
 from interp.kinds.scores import LayerScores, Thresholds, ask, ask_elsewhere, score_layer
@@ -42,6 +42,27 @@ def test_the_margin_is_what_is_to_spare_or_lacking():
     assert verdict(scores_of(induction=0.6), nulls=nulls).margin == pytest.approx(0.05)
     # The label's own kind counts, not the largest.
     assert verdict(scores_of(induction=0.5, sink=0.9)).margin == pytest.approx(0.1)
+
+
+@pytest.mark.fault("C40")
+@pytest.mark.parametrize(
+    ("score", "evidence", "near"),
+    [
+        (0.4005, {}, True),
+        (0.3995, {}, True),
+        (0.385, {}, False),
+        (0.385, {"near": NEAR_IN_BFLOAT16}, True),
+        (0.45, {"intervals": {"induction": torch.tensor([[0.39], [0.5]])}}, True),
+        (0.45, {"intervals": {"induction": torch.tensor([[0.41], [0.5]])}}, False),
+        (0.45, {"intervals": {"induction": torch.full((2, 1), torch.nan)}}, False),
+        (0.6, {"nulls": {"induction": torch.tensor([0.595])}}, True),
+        (0.6, {"nulls": {"induction": torch.tensor([0.5])}}, False),
+    ],
+)
+def test_a_score_near_its_threshold_or_null_is_borderline(score, evidence, near):
+    head = verdict(scores_of(induction=score, sink=0.9), **evidence)
+    assert head.borderline == (("induction",) if near else ())
+    assert ("; borderline: induction)" in repr(head)) == near
 
 
 def test_what_no_score_gives_has_no_margin():

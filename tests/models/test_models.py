@@ -97,13 +97,15 @@ def test_a_bridge_is_taken_as_it_is():
     assert interp.scan_heads(model, rows=1, quick=True).made_by["method"] == "hooks"
 
 
-@pytest.mark.fault("B41")
+@pytest.mark.fault("B41", "C40")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_gives_float32_patterns_near_the_exact_ones(folder, dtype):
     model = interp.load_model(folder, dtype=dtype)
     assert model.dtype_name == dtype
     patterns = interp.attention_patterns(model, IDS)
     assert patterns.dtype == torch.float32
+    assert f", float32 from {dtype}, cpu)" in repr(patterns)
+    assert "from" not in repr(interp.attention_patterns(interp.load_model(folder), IDS))
     # Rows keep about 8 bits in bfloat16.
     assert torch.allclose(patterns.sum(-1), torch.ones(()), atol=2e-2)
 
@@ -139,7 +141,7 @@ def test_a_model_without_bos_loses_no_token():
         ([5, -1, 5], "padding must be at the ends of a row"),
         ([5.5, 6.0], "inputs must be a whole number"),
         ([5, True], "inputs must be a whole number"),
-        (None, "inputs must be text or token ids, got None"),
+        (None, "inputs must be text, chat messages or token ids, got None"),
     ],
 )
 def test_prompts_that_cannot_run_are_refused(inputs, message, gpt2):

@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 import torch
 from forked import forked
-from tiny_models import tiny, words_tokenizer
+from invoked import invoke, refused
+from tiny_models import chat_model, tiny, words_tokenizer
 
 import interp
+from interp.kinds.kind import LABELS
 from interp.scan.prompts import prompts_in
 
 REPEATED = "w3 w4 w5 w6 w7 w8 w9 w3 w4 w5 w6 w7 w8 w9"
@@ -217,12 +219,58 @@ def test_a_json_file_has_texts_or_ids(tmp_path):
     assert read(tmp_path, "a.jsonl", lines)[0] == ["one\ntwo", [1, 2]]
 
 
+@pytest.mark.fault("C27")
+def test_a_chat_in_a_file_is_scored_as_its_messages_are(tmp_path):
+    messages = [{"role": "user", "content": "w5 w6 w7 w8 w9 w5 w6 w7 w8 w9"}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages, "id": 7}) + "\n")
+    model = chat_model()
+    own = interp.score_prompts(model, [messages])
+    pd.testing.assert_frame_equal(
+        interp.score_prompts(model, tmp_path / "a.jsonl").frame, own.frame, check_exact=True
+    )
+    pd.testing.assert_frame_equal(interp.score_prompts(model, messages).frame, own.frame)
+    every = interp.score_prompts(model, [messages], positions="all")
+    assert (own.made_by["prompts"]["counted"], every.made_by["prompts"]["counted"]) == ([10], [14])
+
+
+@pytest.mark.fault("C41")
+def test_kinds_without_a_score_have_a_reason(model):
+    scores = interp.score_prompts(model, [NOVEL, "nothing that this tokenizer knows", "w3 w4"])
+    novel, unknown, short = scores.made_by["prompts"]["not_measured"]
+    assert novel == dict.fromkeys(["induction", "duplicate_token"], "no token is repeated")
+    assert set(unknown.values()) == {"all tokens after the first are special or unknown"}
+    assert set(unknown) == {*LABELS}
+    assert short["previous_token"] == "not enough tokens"
+    assert "1 of 3: induction, duplicate token: no token is repeated" in repr(scores)
+    assert "PromptScores(model: 1 prompt, " in repr(interp.score_prompts(model, [NOVEL]))
+    for number, missing in enumerate((novel, unknown, short)):
+        assert {*scores.frame.query(f"prompt == {number}")["score"]} == {*LABELS} - {*missing}
+
+
+@pytest.mark.fault("C41")
+def test_the_least_number_of_positions_is_an_option(path, tmp_path):
+    (tmp_path / "p.txt").write_text("w3 w4 w5 w6 w3 w4\n")
+    model = interp.load_model(path)
+    assert "induction" not in {*interp.score_prompts(model, tmp_path / "p.txt").frame["score"]}
+    few = interp.score_prompts(model, tmp_path / "p.txt", min_queries=2)
+    assert set(few.frame.query("score == 'induction'")["queries"]) == {2}
+    given = ("--model", path, "--prompts", tmp_path / "p.txt", "--out", tmp_path / "out")
+    done = invoke("score_prompts", *given, "--min-queries", 2, "--positions", "1:")
+    assert done.returncode == 0, done.stderr
+    saved = interp.PromptScores.load(tmp_path / "out")
+    pd.testing.assert_frame_equal(saved.frame, few.frame, check_exact=True)
+    done = invoke("score_prompts", *given, "--positions", ":4")
+    assert "not measured on 1 of 1: induction, duplicate token: no token is rep" in done.stdout
+    assert refused(invoke("score_prompts", *given, "--positions", "4"), "START:END or all")
+
+
 @pytest.mark.parametrize(
     "content",
     [
         b'{"text": "a"}\n["b"]',
         b'{"text": "a", "tokens": [1]}',
         b'{"tokens": [1.5, true]}',
+        b'{"tokens": [1], "messages": []}',
         b"{",
         b"\xff\xfe\x00",
         b"\n \n",

@@ -3,11 +3,14 @@
 import json
 import os
 import random
+from io import StringIO
 
 import pandas as pd
 import pytest
 import torch
+from parsed import Parsed
 from places import ROOT
+from rich.console import Console
 
 import interp
 from interp.scan.report import report
@@ -183,6 +186,33 @@ def test_whatever_can_be_classified_comes_back_from_every_file(tmp_path, seed):
             # The CSV keeps six decimals.
             pd.testing.assert_frame_equal(again.frame, scan.frame, check_exact=False, atol=1e-6)
             assert ending == "csv" or again.made_by == scan.made_by
+
+
+@pytest.mark.fault("C40")
+def test_borderline_scores_are_marked_in_report_page_and_text(tmp_path):
+    tokens = torch.arange(20)
+    back, even = torch.eye(20)[(tokens - 1).clamp(min=0)], torch.ones(20, 20).tril()
+    even = even / even.sum(-1, keepdim=True)
+    # The excess is the share that goes to the previous token, and no other kind comes near.
+    heads = torch.stack([share * back + (1 - share) * even for share in (0.6, 0.4005, 0.3995)])
+    scan = interp.HeadScan.of(interp.classify_heads(heads, tokens))
+    assert scan.frame["label"].tolist() == ["previous token"] * 2 + ["mixed"]
+    assert scan.borderline() == scan.borderline("previous_token") == [(0, 1), (0, 2)]
+    assert "; 2 borderline)" in repr(scan)
+    console = Console(width=120, file=StringIO())
+    for part in report(scan, 3):
+        console.print(part)
+    printed = console.file.getvalue()
+    score = f"{scan.frame['previous_token'].tolist()[1]:.2f}"
+    assert f" ~{score} " in printed
+    assert printed.count("~") == 2  # And what it means.
+    page = Parsed(interp.gallery(scan, heads, tokens).to_html())
+    near = [head["borderline"] for head in page.data["heads"]]
+    assert near == [[""], ["previous_token"], ["previous_token"]]
+    assert any("~ marks a borderline" in note for note in page.data["notes"])
+    scan.save(tmp_path / "heads.csv")
+    assert interp.HeadScan.load(tmp_path / "heads.csv").borderline() == [(0, 1), (0, 2)]
+    assert "borderline" not in repr(interp.HeadScan(scan.frame.drop(columns="borderline"), {}))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "figures").rglob("heads.*")), ids=str)

@@ -374,6 +374,35 @@ def test_a_head_that_looks_ahead_is_drawn_whole_with_the_targets_of_its_kind():
     assert labels == [kind.label for kind in BOTH_WAYS.values()]
 
 
+@pytest.mark.fault("C27", "C32")
+def test_special_tokens_and_the_chat_template_have_their_colours_and_a_legend():
+    patterns = patterns_of()
+    patterns.template = torch.tensor([[place in (0, 1, 2, 24) for place in range(25)]])
+    patterns.special = frozenset({0, int(TOKENS[24])})
+    special = {0, 12, 24}  # The last token is that of position 12 too.
+    drawn, row = head_page(patterns, "L1H0", scan=SCAN), attention_arcs(patterns, "L1H0")
+    for axis in (drawn.axes[0].xaxis, drawn.axes[0].yaxis, row.axes[0].xaxis):
+        colours = {round(tick): text.get_color() for tick, text in named(axis)}
+        for place, colour in colours.items():
+            assert (colour == style.SPECIAL) == (place in special)
+            assert (colour == style.TEMPLATE) == (place in (1, 2))
+    for page in (drawn, pattern_page(SCAN, patterns), head_zoo(SCAN, patterns)):
+        bars = [line for line in panels(page)[0].lines if line.get_color() == style.TEMPLATE]
+        for axis in (0, 1):  # Along the top and on the right.
+            ends = [line.get_xydata()[:, axis] for line in bars]
+            middles = {float(both.mean()) for both in ends if both[0] != both[1]}
+            assert middles == {0, 1, 2, 24}
+        assert "4 of them of the chat template" in words(page)
+        inside(page)
+    for page, some in ((drawn, True), (row, True), (figure("page"), False)):
+        assert ("chat template" in words(page)) == some
+    assert "special token" in words(drawn) + words(row)
+
+
+def named(axis):
+    return zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+
+
 @pytest.mark.fault("B58")
 @pytest.mark.parametrize("one", [0, 1])
 def test_cross_attention_is_drawn_with_the_tokens_of_both_texts(one):

@@ -25,7 +25,7 @@ from paged import (
 )
 from parsed import Parsed
 from PIL import Image
-from tiny_models import tiny, words_tokenizer
+from tiny_models import chat_model, tiny, words_tokenizer
 
 import interp
 from interp.errors import InputError
@@ -392,6 +392,8 @@ def test_a_page_of_cross_attention_has_the_tokens_of_both_texts_and_no_labels():
             "labels": distinct(
                 [visible(text) for text in patterns.key_texts[0]], patterns.key_tokens[0].tolist()
             ),
+            "special": [0, len(patterns.key_tokens[0]) - 1],
+            "template": [],
         }
         assert told["targets"] == {}
     assert {head["label"] for head in page.data["heads"]} == {"cross-attention"}
@@ -465,6 +467,48 @@ def test_a_models_page_takes_prompts_of_several_lengths_and_some_heads():
     assert made.prompts[0].text.ids.tolist() == model.to_tokens("w5 w6")[0].tolist()
     assert made.heads == [Head(1, 2)]
     assert done == [(1, 2), (2, 2)]
+
+
+def chat_of(model):
+    """A scan of a chat model, a chat, and its patterns."""
+    chat = [{"role": "w9", "content": "w5 w6 w7"}]
+    return (
+        interp.scan_heads(model, rows=1, quick=True),
+        chat,
+        interp.attention_patterns(model, chat),
+    )
+
+
+@pytest.mark.fault("C27", "C32")
+def test_a_page_of_a_chat_knows_the_template_and_special_tokens():
+    model = chat_model()
+    scan, chat, patterns = chat_of(model)
+    made = gallery_of_model(scan, model, [chat])
+    (prompt,) = Parsed(made.to_html()).data["prompts"]
+    assert prompt["labels"] == ["<s>", "w100", "w9", "w5", "w6", "w7", "</s>"]
+    assert (prompt["template"], prompt["special"]) == ([0, 1, 2, 6], [0, 6])
+    assert made.to_html() == gallery_of_model(scan, model, chat).to_html()
+    assert gallery(scan, patterns).prompts[0].templated == [0, 1, 2, 6]
+    assert made.prompts[0].title == "7 tokens: w5 w6 w7"  # What the chat says.
+    assert gallery(scan, patterns).prompts[0].text.labels == prompt["labels"]
+    (plain_text,) = gallery_of_model(scan, model, ["w5 w6 </s> w7"]).prompts
+    assert (plain_text.templated, plain_text.text.special(plain_text.special)) == ([], [0, 3])
+
+
+@pytest.mark.fault("C33", "C39")
+def test_titles_show_whole_characters_and_a_line_end_once():
+    texts = ["def", " f():", "\n", "    '", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "'"]
+    patterns = patterns_of(tokens=torch.arange(9), texts=texts)
+    page = Parsed(gallery(scan_of(patterns), patterns).to_html()).data
+    (prompt,) = page["prompts"]
+    assert prompt["title"] == "9 tokens: def f():⏎    '🙂'"
+    assert prompt["labels"][4:6] == ["<0xF0>", "<0x9F>"]
+    assert page["notes"][-1] == "Token names: <0xF0> is a byte of a character."
+    unknown = patterns_of(tokens=torch.arange(2), texts=["\ufffd", "\ufffd"])
+    page = Parsed(gallery(scan_of(patterns), unknown).to_html()).data
+    assert page["prompts"][0]["labels"] == ["\ufffd#0", "\ufffd#1"]
+    assert "#1234 is the id" in page["notes"][-1]
+    assert "byte of" not in page["notes"][-1]
 
 
 @pytest.mark.real_model

@@ -18,10 +18,12 @@ from paged import (
     plain,
     scan_of,
 )
+from tiny_models import chat_model
 
+import interp
 from interp.kinds.probes import passages
 from interp.patterns.classify import classify_heads
-from interp.show.pages.gallery import gallery
+from interp.show.pages.gallery import gallery, gallery_of_model
 from interp.text import visible
 
 pytestmark = pytest.mark.browser
@@ -398,6 +400,60 @@ def test_two_galleries_in_one_notebook_do_not_disturb_each_other(show):
     assert page.inner_text("#own") == "notebook"
 
 
+@pytest.mark.fault("C38")
+def test_three_fragments_in_one_document_all_draw(show):
+    patterns = patterns_of()
+    made = gallery(scan_of(patterns), patterns, title="all <b>")
+    pages = [made, made, made.head("L1H0")]
+    page = show("<!doctype html><p>own</p>" + "".join(p.fragment(height=500) for p in pages))
+    for number, one in enumerate(pages):
+        frame = page.frame_locator("iframe").nth(number)
+        page.locator("iframe").nth(number).scroll_into_view_if_needed()
+        assert page.locator("iframe").nth(number).get_attribute("title") == one.title
+        canvas = frame.locator("#map" if one.alone else "[data-head=L0H0] canvas")
+        canvas.wait_for()
+        assert canvas.evaluate(
+            "async (c) => { await new Promise((done) => setTimeout(done, 300));"
+            " const data = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            " return new Set(data).size > 20; }"
+        )
+    assert page.evaluate("document.querySelectorAll('[id]').length") == 0
+
+
+@pytest.mark.fault("C27", "C32")
+def test_special_tokens_and_the_chat_template_are_marked_and_explained(show):
+    model = chat_model()
+    scan = interp.scan_heads(model, rows=1, quick=True)
+    chat = [{"role": "w9", "content": "w5 w6 w7"}]
+    page = show(gallery_of_model(scan, model, [chat, "w5 </s> w6", [5, 6, 7]]).to_html())
+    open_head(page, "L0H0")
+
+    def marked(name):
+        tokens = page.query_selector_all("#strip bdi")
+        return [i for i, one in enumerate(tokens) if name in one.get_attribute("class").split()]
+
+    def legends():
+        every = page.query_selector_all("dialog .marks")
+        return [one.inner_text().strip() for one in every if one.is_visible()]
+
+    assert (marked("template"), marked("special")) == ([0, 1, 2, 6], [0, 6])
+    assert "special token, chat template" in page.locator("#strip bdi").first.get_attribute("title")
+    assert legends() == ["special token", "chat template"]
+    left, top, size = page.evaluate("[view.left, view.top, view.size]")
+    colours = "([x, y]) => [...$('map').getContext('2d').getImageData(x, y, 1, 1).data].join()"
+    margin = [page.evaluate(colours, [1, top + (i + 0.5) * size]) for i in range(7)]
+    assert [i for i in range(7) if margin[i] == margin[1]] == [0, 1, 2, 6]
+    page.locator("#strip bdi").nth(3).click()
+    assert marked("here") == [3]
+    assert marked("template") == [0, 1, 2, 6]
+    page.select_option("#prompt-here", index=1)
+    page.wait_for_function("() => $('strip').children.length === 4")
+    assert (marked("template"), marked("special"), legends()) == ([], [0, 2], ["special token"])
+    page.select_option("#prompt-here", index=2)
+    page.wait_for_function("() => $('strip').children.length === 3")
+    assert (marked("special"), legends()) == ([], [])
+
+
 class Counting(SimpleHTTPRequestHandler):
     asked: ClassVar[list[str]] = []
 
@@ -434,8 +490,6 @@ def test_what_a_page_tries_to_fetch_never_leaves_it(chromium, tmp_path):
 
 @pytest.mark.real_model
 def test_the_real_models_gallery_opens_and_reads_right(show, real_model, real_scan):
-    import interp
-
     tokens = real_model.to_tokens(passages()["prose"])[:, :128]
     patterns = interp.attention_patterns(real_model, tokens)
     page = show(interp.gallery(real_scan, patterns).to_html())

@@ -65,7 +65,7 @@ class Gallery:
         table = []
         for row in self._rows:
             also = ", ".join(word for word in row["labels"] if word != row["label"])
-            words = prose(row["label"]), _fixed(row["score"]), also and prose(also)
+            words = prose(row["label"]), _fixed(row), also and prose(also)
             table.append((row["name"], *words))
         blocks = {
             f"w{i}-{head}": prompt.weights[head]
@@ -115,7 +115,7 @@ class Gallery:
         for word in self._groups:
             members = [row for row in self._rows if row["label"] == word]
             members.sort(key=lambda row: -1 if row["score"] is None else row["score"], reverse=True)
-            captions = [f"{row['name']} {_fixed(row['score'])}" for row in members]
+            captions = [f"{row['name']} {_fixed(row)}" for row in members]
             pictures = [prompt.pictures[Head.parse(row["name"])] for row in members]
             sections.append((f"{prose(word)} ({len(members)})", captions, pictures))
         return sheet(sections, causal=prompt.causal)
@@ -132,6 +132,7 @@ class Gallery:
             kind = kind_of(row["label"])
             about = {"name": str(head), "layer": head.layer, "head": head.head}
             about |= {"label": row["label"], "labels": list(row["labels"])}
+            about["borderline"] = (row.get("borderline") or "").split(", ")
             about |= {"kind": kind and kind.name, "score": scores.get(kind.name) if kind else None}
             rows.append(about | {"scores": scores})
         return rows
@@ -217,6 +218,8 @@ class Gallery:
             " The number under a picture is the score of its own label, or of the label or score"
         )
         score += f" that you chose: the mean attention on the targets over {over}."
+        if self.scan.borderline():
+            score += " ~ marks a borderline score, which may be on either side of the threshold."
         blocks = "In small pictures of long prompts a pixel is the largest weight of its block."
         return [f"Each picture is one head: {read}{'' if cross else score}", f"{steps} {blocks}"]
 
@@ -236,5 +239,6 @@ class Gallery:
         return [f"Token names: {'; '.join(notes)}."] if notes else []
 
 
-def _fixed(score: float | None) -> str:
-    return "" if score is None else f"{score:.2f}"
+def _fixed(row: dict[str, Any]) -> str:
+    near = "~" * (row["kind"] in row["borderline"])
+    return "" if row["score"] is None else f"{near}{row['score']:.2f}"

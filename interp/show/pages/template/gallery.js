@@ -16,7 +16,12 @@ const make = (tag, text = "", more = {}) => {
   element.textContent = text;
   return element;
 };
-const fixed = (score) => (score === null ? "" : score.toFixed(2));
+// A score as text; ~ marks one that may be on either side of its threshold.
+const near = (head, kind) => head.borderline.includes(kind ?? head.kind);
+const fixed = (head, kind) => {
+  const score = scoreFor(head, kind);
+  return score === null ? "" : (near(head, kind) ? "~" : "") + score.toFixed(2);
+};
 const weightText = (step) => (step ? (step / STEPS).toFixed(3) : "less than 0.002");
 
 // A character that no font has is drawn as a box, the same for all: its number says more.
@@ -209,7 +214,7 @@ function arrange() {
       const grid = make("div", "", { className: "grid" });
       for (const button of members) {
         const { head } = button;
-        const score = fixed(scoreFor(head, kind));
+        const score = fixed(head, kind);
         button.querySelector("i").textContent = score;
         button.title = head.labels.join(", ");
         button.setAttribute("aria-label", `${head.name}, ${button.title}${score && `, score ${score}`}`);

@@ -18,11 +18,14 @@ async function openHead(head) {
   $("name").textContent = head.name;
   $("labels").textContent = head.labels.join(", ");
   $("scored").textContent = data.scored;
-  const scores = data.kinds.map(({ kind, word }) => [word, head.scores[kind] ?? null]);
+  const scores = data.kinds.map(({ kind, word }) => [word, head.scores[kind] ?? null, kind]);
   $("scores").replaceChildren(
-    ...scores.flatMap(([word, score]) => [
+    ...scores.flatMap(([word, score, kind]) => [
       make("dt", word),
-      make("dd", score === null ? "not measured" : score.toFixed(3)),
+      make(
+        "dd",
+        score === null ? "not measured" : score.toFixed(3) + (near(head, kind) ? ", borderline" : ""),
+      ),
     ]),
   );
   const looks = data.looks[head.label];
