@@ -161,7 +161,7 @@ def words_tokenizer(bos: str | None = "<s>") -> transformers.PreTrainedTokenizer
     )
 
 
-CHAT = "{% for m in messages %}<s> w100 {{ m.role }} {{ m.content }} </s> {% endfor %}"
+CHAT = "{% for m in messages %}<s> w100 w101 {{ m.role }} {{ m.content }} </s> {% endfor %}"
 
 
 def chat_model(template: str | None = CHAT) -> interp.Model:

@@ -285,11 +285,11 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _not_measured(model: "Model", probe: Probe, thresholds: Thresholds) -> dict[str, str]:
     """The kinds that no layer can measure on a prompt, and why."""
-    counted, context = probe.parts["prompt"], {"causal": model.direction == "causal"}
+    context: dict[str, Any] = {"causal": model.direction == "causal", "special": model.special}
+    context |= {"counted": probe.parts["prompt"], "apart": probe.apart}
     missing = []
     for window in sorted(set(model.windows), key=lambda width: width or math.inf):
-        context |= {"window": window, "special": model.special}
-        context |= {"counted": counted, "apart": probe.apart}
+        context["window"] = window
         asked = ask(probe.tokens, thresholds=thresholds, **context)
         queries = {
             kind: int(((keys != NONE).any(-1) & asked.fit).sum())

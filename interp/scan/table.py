@@ -104,9 +104,14 @@ class HeadScan:
         Such a score is within .01 of the threshold or null (of a bfloat16 model .02), or its
         interval contains them.
         """
-        near = self.frame.get("borderline", pd.Series("", index=self.frame.index)).str.split(", ")
-        held = [kind in kinds if kind else kinds != [""] for kinds in near]
-        return [Head.parse(name) for name in self.frame.loc[held, "name"]]
+        if "borderline" not in self.frame:
+            return []
+        near = zip(self.frame["name"].tolist(), self.frame["borderline"].tolist(), strict=True)
+        return [
+            Head.parse(name)
+            for name, kinds in near
+            if kinds and (not kind or kind in kinds.split(", "))
+        ]
 
     def strongest(self, top: int = 3) -> pd.DataFrame:
         """The `top` strongest heads of each label: `label`, `name`, `score`, `chance`."""

@@ -3,8 +3,10 @@
 import ast
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
+from places import ROOT
 
 import interp
 from interp.kinds.kind import ANTI_INDUCTION, FORCED_WINDOW
@@ -63,6 +65,13 @@ def test_a_score_near_its_threshold_or_null_is_borderline(score, evidence, near)
     head = verdict(scores_of(induction=score, sink=0.9), **evidence)
     assert head.borderline == (("induction",) if near else ())
     assert ("; borderline: induction)" in repr(head)) == near
+
+
+def test_bfloat16_moves_scores_as_far_as_borderline_allows():
+    moved = pd.read_csv(ROOT / "figures" / "sensitivity.csv").eval("abs(bfloat16 - `seed 0`)")
+    assert moved.quantile(0.95) == pytest.approx(0.009, abs=1e-3)
+    assert (len(moved), round(moved.max(), 3)) == (283, 0.019)
+    assert moved.max() < NEAR_IN_BFLOAT16
 
 
 def test_what_no_score_gives_has_no_margin():

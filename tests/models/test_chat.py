@@ -14,7 +14,7 @@ import interp
 
 ONE = [{"role": "user", "content": "w5 w6 w100 w7"}, {"role": "w100", "content": "w8 w9"}]
 OTHER = [{"role": "user", "content": "w5"}]
-CONTENT = [3, 4, 5, 6, 11, 12]
+CONTENT = [4, 5, 6, 7, 13, 14]
 """Positions of the content of `ONE`."""
 
 
@@ -68,7 +68,7 @@ def test_what_the_messages_do_not_say_is_the_templates(part):
     patterns = interp.attention_patterns(model, [messages, OTHER])
     assert patterns.tokens.tolist() == model.to_tokens([ONE, OTHER]).tolist()
     assert patterns.template[0].logical_not().nonzero()[:, 0].tolist() == CONTENT
-    assert patterns.template[1].tolist() == [True] * 3 + [False, True] + [False] * 9
+    assert patterns.template[1].tolist() == [True] * 4 + [False, True] + [False] * 10
     assert interp.attention_patterns(model, "w5 w6").template is None
 
 
@@ -92,11 +92,11 @@ def test_the_template_is_no_part_of_scores_unless_it_is_chosen(model):
         return interp.score_prompts(model, [ONE], min_queries=1, **options)
 
     assert kinds().made_by["prompts"]["counted"] == [len(CONTENT)]
-    # Its words repeat (w100, <unk>), also as w100 of the content: the text itself does not.
+    # Its words repeat (w100, w101), also as w100 of the content: the text itself does not.
     assert not {"induction", "duplicate_token"} & {*kinds().frame["score"]}
     every = kinds(positions="all").frame
     assert {"induction", "duplicate_token"} <= {*every["score"]}
-    assert set(every[every["score"] == "duplicate_token"]["queries"]) == {3}
+    assert set(every[every["score"] == "duplicate_token"]["queries"]) == {4}
     labels = interp.classify_heads(interp.attention_patterns(model, ONE))
     assert {head.not_measured.get("induction") for head in labels} == {
         "no token is repeated at the positions that count"

@@ -230,18 +230,18 @@ def test_a_chat_in_a_file_is_scored_as_its_messages_are(tmp_path):
     )
     pd.testing.assert_frame_equal(interp.score_prompts(model, messages).frame, own.frame)
     every = interp.score_prompts(model, [messages], positions="all")
-    assert (own.made_by["prompts"]["counted"], every.made_by["prompts"]["counted"]) == ([10], [14])
+    assert (own.made_by["prompts"]["counted"], every.made_by["prompts"]["counted"]) == ([10], [15])
 
 
 @pytest.mark.fault("C41")
 def test_kinds_without_a_score_have_a_reason(model):
     scores = interp.score_prompts(model, [NOVEL, "nothing that this tokenizer knows", "w3 w4"])
     novel, unknown, short = scores.made_by["prompts"]["not_measured"]
-    assert novel == dict.fromkeys(["induction", "duplicate_token"], "no token is repeated")
+    assert novel["induction"] == novel["duplicate_token"] == "no token is repeated"
     assert set(unknown.values()) == {"all tokens after the first are special or unknown"}
     assert set(unknown) == {*LABELS}
     assert short["previous_token"] == "not enough tokens"
-    assert "1 of 3: induction, duplicate token: no token is repeated" in repr(scores)
+    assert "2 of 3: induction, duplicate token: no token is repeated" in repr(scores)
     assert "PromptScores(model: 1 prompt, " in repr(interp.score_prompts(model, [NOVEL]))
     for number, missing in enumerate((novel, unknown, short)):
         assert {*scores.frame.query(f"prompt == {number}")["score"]} == {*LABELS} - {*missing}

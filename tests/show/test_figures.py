@@ -392,7 +392,7 @@ def test_special_tokens_and_the_chat_template_have_their_colours_and_a_legend():
             ends = [line.get_xydata()[:, axis] for line in bars]
             middles = {float(both.mean()) for both in ends if both[0] != both[1]}
             assert middles == {0, 1, 2, 24}
-        assert "4 of them of the chat template" in words(page)
+        assert "4 tokens of the chat template" in words(page)
         inside(page)
     for page, some in ((drawn, True), (row, True), (figure("page"), False)):
         assert ("chat template" in words(page)) == some

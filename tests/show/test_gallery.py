@@ -485,11 +485,11 @@ def test_a_page_of_a_chat_knows_the_template_and_special_tokens():
     scan, chat, patterns = chat_of(model)
     made = gallery_of_model(scan, model, [chat])
     (prompt,) = Parsed(made.to_html()).data["prompts"]
-    assert prompt["labels"] == ["<s>", "w100", "w9", "w5", "w6", "w7", "</s>"]
-    assert (prompt["template"], prompt["special"]) == ([0, 1, 2, 6], [0, 6])
+    assert prompt["labels"] == ["<s>", "w100", "w101", "w9", "w5", "w6", "w7", "</s>"]
+    assert (prompt["template"], prompt["special"]) == ([0, 1, 2, 3, 7], [0, 7])
     assert made.to_html() == gallery_of_model(scan, model, chat).to_html()
-    assert gallery(scan, patterns).prompts[0].templated == [0, 1, 2, 6]
-    assert made.prompts[0].title == "7 tokens: w5 w6 w7"  # What the chat says.
+    assert gallery(scan, patterns).prompts[0].templated == [0, 1, 2, 3, 7]
+    assert made.prompts[0].title == "8 tokens: w5 w6 w7"  # What the chat says.
     assert gallery(scan, patterns).prompts[0].text.labels == prompt["labels"]
     (plain_text,) = gallery_of_model(scan, model, ["w5 w6 </s> w7"]).prompts
     assert (plain_text.templated, plain_text.text.special(plain_text.special)) == ([], [0, 3])

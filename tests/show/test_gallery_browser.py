@@ -436,16 +436,18 @@ def test_special_tokens_and_the_chat_template_are_marked_and_explained(show):
         every = page.query_selector_all("dialog .marks")
         return [one.inner_text().strip() for one in every if one.is_visible()]
 
-    assert (marked("template"), marked("special")) == ([0, 1, 2, 6], [0, 6])
+    assert (marked("template"), marked("special")) == ([0, 1, 2, 3, 7], [0, 7])
     assert "special token, chat template" in page.locator("#strip bdi").first.get_attribute("title")
     assert legends() == ["special token", "chat template"]
-    left, top, size = page.evaluate("[view.left, view.top, view.size]")
-    colours = "([x, y]) => [...$('map').getContext('2d').getImageData(x, y, 1, 1).data].join()"
-    margin = [page.evaluate(colours, [1, top + (i + 0.5) * size]) for i in range(7)]
-    assert [i for i in range(7) if margin[i] == margin[1]] == [0, 1, 2, 6]
-    page.locator("#strip bdi").nth(3).click()
-    assert marked("here") == [3]
-    assert marked("template") == [0, 1, 2, 6]
+    margin = page.evaluate(
+        "() => { const at = (i) => 4 * Math.floor(view.top + (i + 0.5) * view.size);"
+        " const line = $('map').getContext('2d').getImageData(1, 0, 1, $('map').height).data;"
+        " return [...Array(8).keys()].map((i) => line.slice(at(i), at(i) + 4).join()); }"
+    )
+    assert [i for i in range(8) if margin[i] == margin[1]] == [0, 1, 2, 3, 7]
+    page.locator("#strip bdi").nth(4).click()
+    assert marked("here") == [4]
+    assert marked("template") == [0, 1, 2, 3, 7]
     page.select_option("#prompt-here", index=1)
     page.wait_for_function("() => $('strip').children.length === 4")
     assert (marked("template"), marked("special"), legends()) == ([], [0, 2], ["special token"])

@@ -86,8 +86,9 @@ def head_page(
         panel.tick_params(axis="x", labelrotation=90)
         panel.set(xlabel="key", ylabel="query")
         targets = f"targets: {KINDS[kind].label}" if kind is not None else None
-        others = {"template": bool(prompt.templated), "special": any(special)}
-        page.foot("attention weight", pattern_legend(prompt.causal, targets, **others))
+        added, marked = bool(prompt.templated), any(special)
+        legend = pattern_legend(prompt.causal, targets, template=added, special=marked)
+        page.foot("attention weight", legend)
     return page.figure
 
 
@@ -169,9 +170,8 @@ def attention_arcs(
             lines.append((ACCENT, 0.5, f"to a target: {KINDS[kind].label}"))
         widths = [(words, {"color": shade, "linewidth": WIDEST * w}) for shade, w, words in lines]
         handles = [Line2D([], [], label=words, **look) for words, look in widths]
-        marks = {"template": bool(prompt.templated), "special": bool(special)}
-        handles += pattern_legend(False, **marks)
-        page.legend(handles, 0.1, page.body - 0.42, ncols=6)
+        marks = pattern_legend(False, template=bool(prompt.templated), special=bool(special))
+        page.legend([*handles, *marks], 0.1, page.body - 0.42, ncols=6)
     return page.figure
 
 

@@ -14,7 +14,7 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import offset_copy
+from matplotlib.transforms import ScaledTranslation
 
 from interp.show.figures.style import (
     ACCENT,
@@ -113,17 +113,14 @@ def paint_pattern(
     Bars outside mark the chat template: keys along the top, queries on the right.
     """
     paint(panel, pattern.masked_fill(prompt.hidden, np.nan).numpy())
+    bars: dict[str, Any] = {"color": TEMPLATE, "linewidth": 2, "clip_on": False}
+    bars["solid_capstyle"] = "butt"
+    over = panel.get_xaxis_transform() + ScaledTranslation(0, 0.025, panel.figure.dpi_scale_trans)
+    right = panel.get_yaxis_transform() + ScaledTranslation(0.025, 0, panel.figure.dpi_scale_trans)
     for place in prompt.templated:
-        sides = [place - 0.5, place + 0.5]
-        look: dict[str, Any] = {"color": TEMPLATE, "linewidth": 2, "clip_on": False}
-        look["solid_capstyle"] = "butt"
-        over = panel.get_xaxis_transform(), panel.get_yaxis_transform()
-        over, beside = (
-            offset_copy(to, panel.figure, *move, units="points")
-            for to, move in zip(over, [(0, 1.8), (1.8, 0)])
-        )
-        panel.plot(sides, [1, 1], transform=over, **look)
-        panel.plot([1, 1], sides, transform=beside, **look)
+        ends = [place - 0.5, place + 0.5]
+        panel.plot(ends, [1, 1], transform=over, **bars)
+        panel.plot([1, 1], ends, transform=right, **bars)
     if targets is not None:
         cells = np.pad(targets.numpy(), 1)
         above, beside = (np.argwhere(np.diff(cells, axis=axis)) - 0.5 for axis in (0, 1))

@@ -142,7 +142,7 @@ def in_words(prompt: Prompt, made_by: dict[str, Any]) -> str:
     else:
         words.append("some tokens repeat")
     if added := len(prompt.templated):
-        words.append(f"{added} of them of the chat template")
+        words.append(f"{_counted(added)} of the chat template")
     begins = " The other text begins: ".join(map(_begins, texts))
     return f"Prompt: {', '.join(words)}. It begins: {begins}"
 
