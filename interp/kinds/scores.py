@@ -191,10 +191,11 @@ def ask(
         for kind in kinds_of(causal)
         if kind in kinds
     }
-    for kind in keys if apart is not None and apart.any() else ():
-        if KINDS[kind].null == "shuffled":
-            beyond = at_keys(apart, keys[kind]).any(-1, keepdim=True)
-            keys[kind] = torch.where(beyond, NONE, keys[kind])
+    if apart is not None:
+        for kind in keys:
+            if KINDS[kind].null == "shuffled":
+                beyond = at_keys(apart, keys[kind]).any(-1, keepdim=True)
+                keys[kind] = torch.where(beyond, NONE, keys[kind])
     queries = spaced(fit)
     seen, last = visible_keys(tokens, window), positions(tokens)
     if not causal:
