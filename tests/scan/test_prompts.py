@@ -242,7 +242,7 @@ def test_kinds_without_a_score_have_a_reason(model):
     assert set(unknown) == {*LABELS}
     assert short["previous_token"] == "not enough tokens"
     assert "2 of 3: induction, duplicate token: no token is repeated" in repr(scores)
-    assert "PromptScores(model: 1 prompt, " in repr(interp.score_prompts(model, [NOVEL]))
+    assert ": 1 prompt, " in repr(interp.score_prompts(model, [NOVEL]))
     for number, missing in enumerate((novel, unknown, short)):
         assert {*scores.frame.query(f"prompt == {number}")["score"]} == {*LABELS} - {*missing}
 
