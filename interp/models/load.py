@@ -20,7 +20,7 @@ from interp.models.model import Model
 from interp.models.off_cpu import off_cpu
 from interp.models.switches import quiet
 from interp.models.weight_files import check_folder, check_gguf
-from interp.models.wrapped import untraced, unwrapped
+from interp.models.wrapped import module_of, unwrapped
 
 DEFAULT, FULL_NAME = "SmolLM2-135M", "SmolLM2-135M-Instruct (Q4_1)"
 """Short and full name of the model that needs no hub: see `interp.models.fetch`."""
@@ -48,8 +48,8 @@ def load_model(
         model: The default model's name (from the package index, no hub needed), a hub id
             such as `gpt2`, a Hugging Face folder, a `.gguf` file, a loaded Hugging Face
             model (also compiled, quantized, spread over devices or with PEFT adapters), one of
-            nnsight, or a `TransformerBridge`. A loaded model is not changed: its weights are
-            shared (those that an adapter changes are copied), its settings are not.
+            nnsight, a pipeline, or a `TransformerBridge`. A loaded model is not changed: its
+            weights are shared (those that an adapter changes are copied), its settings are not.
         tokenizer: Tokenizer of a loaded model; without one it takes token ids only.
         dtype: Type of weights and arithmetic, for a model loaded here. Patterns, and everything
             computed from them, are float32 in any case.
@@ -66,7 +66,7 @@ def load_model(
     number_type = str(dtype).removeprefix("torch.")
     if number_type not in _DTYPES:
         raise InputError(f"dtype must be one of {', '.join(_DTYPES)}, got {quoted(dtype)}")
-    module = untraced(model)
+    module = module_of(model)
     if module is not model:
         tokenizer = tokenizer or getattr(model, "tokenizer", None)
         model = module

@@ -65,8 +65,10 @@ def without_recorders(model: transformers.PreTrainedModel) -> transformers.PreTr
     return own
 
 
-def untraced(model: Any) -> Any:
-    """The module that an object of nnsight wraps, which is itself no module; others as they are."""
+def module_of(model: Any) -> Any:
+    """The module in an object that is none, as of nnsight or a pipeline; others as they are."""
+    if isinstance(model, transformers.Pipeline):
+        return model.model
     if not any(kind.__module__.startswith("nnsight.") for kind in type(model).__mro__):
         return model
     if model._edits:
@@ -82,10 +84,13 @@ def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
     Adapters of quantized weights stay as they are: merging would round the weights again.
     """
     inner: Any = model
-    while (name := _WRAPPED.get(type(inner).__name__)) is not None:
-        inner = getattr(inner, name)
-    if hasattr(inner, "get_base_model") and hasattr(inner, "peft_config"):
-        inner = _inside(inner)
+    while True:
+        if (name := _WRAPPED.get(type(inner).__name__)) is not None:
+            inner = getattr(inner, name)
+        elif type(inner).__module__.startswith("peft."):
+            inner = _inside(inner)
+        else:
+            break
     if not isinstance(inner, transformers.PreTrainedModel):
         raise InputError(
             f"model must be a transformers model, got {type(inner).__name__}: give what it wraps"
@@ -95,18 +100,18 @@ def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
         raise InputError(
             f"model must have its weights in memory, got {absent[0]} on the meta device"
         )
-    own = twin(inner)
-    for name, layer in list(own.named_modules()):
-        if hasattr(layer, "base_layer") and hasattr(layer, "merged"):
-            own.set_submodule(name, _merged(layer))
-    for part in {*own.modules()} - {*inner.modules()}:
+    own, given = twin(inner), {*inner.modules()}
+    for part in {*own.modules()} - given:
         part.training = False
+        for name, layer in list(part.named_children()):
+            if hasattr(layer, "base_layer") and hasattr(layer, "merged"):
+                setattr(part, name, _merged(layer))
     return own
 
 
 def _inside(model: Any) -> nn.Module:
     """The model inside one of PEFT, if the two give the same results."""
-    base = model.get_base_model()
+    base = getattr(model.base_model, "model", None)
     active = [model.peft_config[name] for name in model.active_adapters]
     why = ""
     if virtual := sum(getattr(each, "num_virtual_tokens", None) or 0 for each in active):

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import accelerate
 import peft
@@ -12,6 +13,7 @@ from tiny_models import tiny, words_tokenizer
 
 import interp
 from interp.models.stream import stream
+from interp.models.wrapped import unwrapped
 
 # Warnings of torch.compile and PEFT about each other.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -83,6 +85,30 @@ def test_an_adapter_that_is_switched_off_is_left_out():
     assert torch.equal(ours, interp.attention_patterns(tiny("llama"), IDS))
 
 
+def test_trained_copies_and_tokens_are_read_where_they_are_and_stay_there():
+    tokens = adapted(trainable_token_indices=[5, 6])
+    copies = adapted(modules_to_save=["lm_head"])
+    with torch.no_grad():
+        copies.lm_head.modules_to_save["default"].weight *= 2
+        tokens.model.model.embed_tokens.token_adapter.trainable_tokens_delta["default"] *= 2
+    for model in (tokens, copies):
+        parts, logits = [*model.modules()], model(IDS).logits
+        assert torch.allclose(unwrapped(model)(IDS).logits, logits, atol=1e-4)
+        assert parts == [*model.modules()]
+        assert torch.equal(model(IDS).logits, logits)
+
+
+def test_several_adapters_of_different_kinds_are_read_together():
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    model: Any = peft.get_peft_model(
+        torch.compile(tiny("llama"), backend="eager"), config, mixed=True
+    )
+    model.add_adapter("other", peft.LoHaConfig(target_modules=["k_proj"], init_weights=False))
+    model.set_adapter(["default", "other"])
+    expected = own_patterns(model.eval().base_model.model._orig_mod)
+    assert torch.allclose(interp.attention_patterns(model, IDS), expected, atol=1e-5)
+
+
 @pytest.mark.fault("C24")
 @pytest.mark.parametrize("kind", ["PrefixTuning", "PromptTuning"])
 def test_virtual_tokens_are_never_left_out_silently(kind):
@@ -144,7 +170,8 @@ def test_a_model_of_nnsight_is_read_with_its_tokenizer():
     model = tiny("llama")
     expected = interp.attention_patterns(model, [1, 5, 6])
     traced = nnsight.LanguageModel(model, tokenizer=words_tokenizer())
-    assert torch.equal(interp.attention_patterns(traced, "w5 w6"), expected)
+    for wrapped in (traced, traced.pipeline):
+        assert torch.equal(interp.attention_patterns(wrapped, "w5 w6"), expected)
     assert model.config._attn_implementation == "sdpa"
     with traced.edit(inplace=True):
         traced.model.layers[0].output[0][:] = 0
