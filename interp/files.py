@@ -160,20 +160,23 @@ def _no_number(word: str) -> NoReturn:
     raise InputError(f"numbers must be finite, got {word}")
 
 
-def refuse_of_another(out: Path, model: str) -> None:
+def refuse_of_another(out: Path, model: str, digest: str | None = None) -> None:
     """Raise `InputError` if `out`, a folder or file that may be missing, is of another model.
 
-    Records have the name of their model in `made_by`.
+    Records have the name of their model in `made_by`, and the digest of its weights. A model's
+    digest is known when it is loaded: without it names alone are compared.
     """
     for path in sorted(out.glob("*.json")) if out.is_dir() else [out] if out.is_file() else []:
         try:
-            other = parsed(content_of(path))["made_by"]["model"]
-        except (ValueError, LookupError, TypeError):
+            made_by = parsed(content_of(path))["made_by"]
+            name, other = made_by["model"], made_by.get("digest")
+        except (ValueError, LookupError, TypeError, AttributeError):
             continue  # Not a record of a model.
-        if other != model:
+        if name != model or (digest and other and other != digest):
+            words = quoted(name) + (f" with weights of digest {other}" if name == model else "")
             raise InputError(
                 f"out must not hold results of another model, got {path}, which is of"
-                f" {quoted(other)}: choose another folder, or delete it"
+                f" {words}: choose another folder, or delete it"
             )
 
 

@@ -32,6 +32,7 @@ from interp.models.hooks import attention_patterns, run
 from interp.models.stream import stream, streams
 from interp.scan.columns import EFFECT
 from interp.scan.plan import row_length
+from interp.scan.record import Record
 from interp.scan.scan import scan_heads
 from interp.weights.direct import Readout
 from interp.weights.folded import composition_scores, embedding, head_weights, token_sample
@@ -232,10 +233,7 @@ def compare_circuits(
     made_by = {
         "seed": seed,
         "rows": rows,
-        "models": {
-            name: {"model": model.name, "revision": model.revision, "dtype": model.dtype_name}
-            for name, model in opened.items()
-        },
+        "models": {name: Record.identity(model) for name, model in opened.items()},
         "versions": versions(),
     }
     return Comparison(circuits, made_by)

@@ -306,7 +306,7 @@ def verify(
         if "text" in probe.parts:
             parts = zip(("late", "early"), late_and_early(probe.tokens.shape[1] - 1), strict=True)
             in_context = {name: [part.start, part.stop] for name, part in parts}
-    of_scan = ("model", "revision", "seed", "method", "dtype", "thresholds")
+    of_scan = ("model", "revision", "digest", "seed", "method", "dtype", "thresholds")
     made_by = Record.of_model(
         model,
         top=top,

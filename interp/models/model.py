@@ -18,6 +18,7 @@ from interp.kinds.targets import Blocks
 from interp.models import families
 from interp.models.chat import encode_messages, messages_of
 from interp.models.families import Direction, special_ids, text_config
+from interp.models.identity import digest, of_bridge
 from interp.models.rows import Rows, encoded, rows_of_ids, texts_in, unpacked, without_padding
 from interp.models.switches import alone, quiet
 from interp.models.wrapped import without_recorders
@@ -40,6 +41,8 @@ class Model:
         tokenizer: The model's tokenizer; None if it takes token ids only.
         name: The hub's id, or the name of the folder or file.
         revision: The hub's commit, or the file's SHA-256, where there is one.
+        adapters: PEFT's adapters that are merged into the weights (`interp.models.identity`).
+        quantization: How the weights were quantized, as their file or their settings say.
         windows: For each layer (of the encoder) how many positions back, or either way, a query
             sees, its own included; None: no limit; `interp.kinds.targets.Blocks`: chunks.
         direction: `causal`; `both ways`, as BERT; or `encoder-decoder`, as T5.
@@ -55,6 +58,8 @@ class Model:
     direction: Direction = "causal"
     off_cpu: float | None = None
     given: "TransformerBridge | None" = None
+    adapters: Any = None
+    quantization: Any = None
 
     def __post_init__(self) -> None:
         named = [*special_ids(self._config), *special_ids(self.tokenizer)]
@@ -138,6 +143,12 @@ class Model:
     def dtype_name(self) -> str:
         """Data type of the weights, such as `float32`."""
         return str(next(self.inner.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def digest(self) -> str | None:
+        """Digest of all weights as they are now (`interp.models.identity.digest`)."""
+        own = self.plain.state_dict() if self.given is None else of_bridge(self.inner)
+        return digest(own)
 
     @property
     def bos(self) -> int | None:

@@ -4,17 +4,15 @@ The libraries themselves report most damage. Here are the cases that they accept
 """
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
 from safetensors import safe_open
 
 from interp.errors import InputError, quoted, reading
 from interp.files import without_twins
-from interp.models.families import GGUF_ARCHITECTURES, GGUF_SETTINGS, check_settings
+from interp.models.families import check_settings
 
 _SETTINGS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
@@ -37,6 +35,8 @@ def check_folder(folder: Path) -> None:
     for path in files:
         if path.exists() and not path.is_file():
             raise InputError(f"{path} must be a file, got a device, a pipe or the like")
+        if path.is_file() and path.suffix in (".safetensors", ".json", ".model", ".txt"):
+            refuse_stand_in(path)
     if (folder / "adapter_config.json").exists():
         raise InputError(f"{folder} must be a whole model, got an adapter: merge it into its model")
     config, *_ = (_settings(folder / name) for name in _SETTINGS)
@@ -63,6 +63,19 @@ def check_folder(folder: Path) -> None:
             f"{folder / 'config.json'} must not ask for more layers than there are tensors,"
             f" got {most} for {tensors}"
         )
+
+
+def refuse_stand_in(path: Path) -> None:
+    """Refuse a Git-LFS pointer or a web page where a file should be."""
+    with reading(path), path.open("rb") as file:
+        beginning = file.read(100).lstrip().lower()
+    if beginning.startswith(b"version https://git-lfs"):
+        raise InputError(
+            f"{path} must be the file itself, got a Git-LFS pointer: run git lfs pull where it"
+            " comes from"
+        )
+    if beginning.startswith((b"<!doctype", b"<html")):
+        raise InputError(f"{path} must be the file itself, got a web page: download it again")
 
 
 def _counts(config: Any) -> Iterator[int]:
@@ -95,35 +108,3 @@ def _n_tensors(path: Path, is_packed: bool) -> int:
                 f" {quoted(name)}, and config.json does not say how they were quantized"
             )
     return len(header)
-
-
-def check_gguf(path: Path) -> int:
-    """How many numbers the weights in the GGUF file at `path` have.
-
-    Refuses a damaged file, an architecture whose layout is unknown here, and settings that
-    transformers would ignore.
-    """
-    with reading(path, "a GGUF file"):
-        file, size = GGUFReader(path), path.stat().st_size
-        architecture = file.fields["general.architecture"].contents()
-        if architecture not in GGUF_ARCHITECTURES:
-            raise InputError(
-                "architecture must be one whose order of weights in GGUF files is known"
-                f" ({', '.join(GGUF_ARCHITECTURES)}), got {quoted(architecture)}"
-            )
-        known = tuple(f"{architecture}.{setting}" for setting in GGUF_SETTINGS)
-        for name in (*file.fields, *(tensor.name for tensor in file.tensors)):
-            if name.startswith((f"{architecture}.", "rope_")) and name not in known:
-                raise InputError(f"file must not have settings that are not read: {quoted(name)}")
-        if (layers := file.fields[known[0]].contents()) > len(file.tensors):
-            raise InputError(f"layers must be at most the number of tensors, got {layers}")
-        # With a wrong count or place the library would read other bytes as numbers.
-        last = end = file.data_offset
-        for tensor in sorted(file.tensors, key=lambda each: each.data_offset):
-            if tensor.data_offset != end:
-                raise InputError(f"tensors must have no gaps, got one at {quoted(tensor.name)}")
-            last = end + tensor.n_bytes
-            end = -(-last // int(file.alignment)) * int(file.alignment)
-        if not last <= size <= end:
-            raise InputError(f"tensors must fill the file of {size} bytes, got {end} bytes")
-        return sum(math.prod(tensor.shape.tolist()) for tensor in file.tensors)

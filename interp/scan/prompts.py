@@ -313,7 +313,6 @@ def _made_by(
     return Record.of_model(
         model,
         layers=True,
-        revision=model.revision or _weights_hash(model),
         method=how,
         thresholds=asdict(thresholds),
         prompts={
@@ -324,12 +323,3 @@ def _made_by(
             "n_bos": [len([*takewhile(lambda i: i == model.bos, row)]) for row in ids],
         },
     )
-
-
-def _weights_hash(model: "Model") -> str:
-    """The SHA-256 of the weights in memory, for a model without a revision."""
-    digest = hashlib.sha256()
-    for name, weight in sorted(model.inner.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return f"weights sha256:{digest.hexdigest()}"

@@ -1,7 +1,8 @@
 """How a result was made: the record that files keep next to the numbers."""
 
 import json
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -10,9 +11,12 @@ from interp.errors import InputError, Seed, told, validated
 from interp.files import versions
 from interp.kinds.scores import Thresholds
 from interp.patterns.tensor import MOST_LAYERS
+from interp.text import prose
 
 if TYPE_CHECKING:
     from interp.models import Model
+
+LOG = logging.getLogger("interp")
 
 Size = Annotated[int, Field(ge=1, lt=2**31)]
 TokenId = Annotated[int, Field(ge=0, lt=2**63)]
@@ -38,6 +42,7 @@ class Record(BaseModel):
     """How a result was made. Entries with other names are kept as they are.
 
     Attributes:
+        digest: Digest of the weights (`interp.models.identity`), if they were in memory.
         attention: Kind of attention of each layer; `none...` where a layer has none.
         dtype: Number format of the weights, or of given patterns.
         off_cpu: Largest difference from the CPU's attention; None if not compared.
@@ -50,6 +55,7 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     model: str = ""
+    digest: str | None = None
     n_heads: Annotated[int, Field(ge=1, le=MOST_LAYERS)] = MOST_LAYERS
     attention: list[str] = []
     dtype: str = ""
@@ -80,15 +86,25 @@ class Record(BaseModel):
         inside = {name: getattr(model, name) for name in ("n_layers", "n_heads", "direction")}
         inside |= {"attention": [*model.kinds], "alibi_slopes": slopes and [*slopes]}
         return {
-            "model": model.name,
-            "revision": model.revision,
+            **Record.identity(model),
             **(inside if layers else {}),
-            "dtype": model.dtype_name,
             "device": model.device.type,
             **({} if model.device.type == "cpu" else {"off_cpu": model.off_cpu}),
             "bos": model.bos,
             **more,
             "versions": versions(),
+        }
+
+    @staticmethod
+    def identity(model: "Model") -> dict[str, Any]:
+        """Which weights `model` runs: name, revision, digest, adapters, quantization, dtype."""
+        changed = {"adapters": model.adapters, "quantization": model.quantization}
+        return {
+            "model": model.name,
+            "revision": model.revision,
+            "digest": model.digest,
+            **{name: value for name, value in changed.items() if value},
+            "dtype": model.dtype_name,
         }
 
     @classmethod
@@ -110,3 +126,30 @@ class Record(BaseModel):
         if record.attention and known != {*heads}:
             raise InputError(f"table must have the {len(known)} heads of made_by, got {len(heads)}")
         return made_by
+
+
+def check_made_by(made_by: Mapping[str, Any], model: "Model", what: str) -> None:
+    """Refuse the record of `what` if it was made with other weights than those of `model`.
+
+    Records without a digest, and those of weights in another number format, are compared by the
+    model's name; the latter give a warning too.
+    """
+    name, dtype = str(made_by.get("model", model.name)), made_by.get("dtype")
+    theirs = made_by.get("digest")
+    digest = model.digest if theirs else None
+    if digest and dtype == model.dtype_name:
+        if theirs != digest:
+            raise InputError(
+                f"{what} must be of the model's weights, {model.name} with digest {digest}, got"
+                f" one of {prose(name)} with digest {prose(str(theirs))}"
+            )
+    elif name != model.name:
+        raise InputError(f"{what} must be of the model, {model.name}, got one of {prose(name)}")
+    elif digest:
+        LOG.warning(
+            "%s was made in %s, and the model runs in %s: whether its weights are the same cannot"
+            " be compared",
+            what,
+            dtype,
+            model.dtype_name,
+        )

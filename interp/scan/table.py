@@ -19,7 +19,7 @@ from interp.kinds.kind import KINDS, kind_of, kinds_of
 from interp.kinds.labels import MIXED, HeadLabel
 from interp.kinds.scores import STATISTICS
 from interp.scan.columns import AT_DISTANCE, COLUMNS, SCORED, places, typed
-from interp.scan.record import Record
+from interp.scan.record import Record, check_made_by
 from interp.text import prose
 
 if TYPE_CHECKING:
@@ -170,18 +170,17 @@ class HeadScan:
             return cls(frame, Record.check(made_by, places(frame)))
 
 
-def check_scan(scan: HeadScan, model: "Model | str") -> None:
-    """Refuse a scan of another model than `model`, or than the one of that name."""
-    name = model if isinstance(model, str) else model.name
-    other, heads = scan.made_by.get("model", name), [*scan.frame["name"]]
-    if not isinstance(model, str):
-        from interp.models import attention_layers
+def check_scan(scan: HeadScan, model: "Model") -> None:
+    """Refuse a scan of other weights or other heads than those of `model`."""
+    from interp.models import attention_layers
 
-        layers = attention_layers(model, None)
-        of_model = {str(Head(layer, head)) for layer in layers for head in range(model.n_heads)}
-        other = other if set(heads) == of_model else f"{other} with {len(heads)} other heads"
-    if other != name:
-        raise InputError(f"scan must be of the model, {name}, got one of {prose(other)}")
+    check_made_by(scan.made_by, model, "scan")
+    layers = attention_layers(model, None)
+    heads = {str(Head(layer, head)) for layer in layers for head in range(model.n_heads)}
+    if {*scan.frame["name"]} != heads:
+        raise InputError(
+            f"scan must have the {len(heads)} heads of {model.name}, got {len(scan.frame)} others"
+        )
 
 
 def _path(path: Any) -> Path:

@@ -14,8 +14,7 @@ from tiny_models import tiny
 
 import interp
 from interp.models import fetch
-from interp.models.families import GGUF_ARCHITECTURES as ARCHITECTURES
-from interp.models.weight_files import check_gguf
+from interp.models.gguf_files import ARCHITECTURES, GgufFile
 
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7, 9, 5, 6]])
 
@@ -138,12 +137,12 @@ def test_a_file_that_is_cut_anywhere_is_refused(tmp_path, sound):
     content, data = sound
     path = tmp_path / "cut.gguf"
     path.write_bytes(content)
-    assert check_gguf(path) > 0
+    assert GgufFile.read(path).numbers > 0
     last = len(content) - 1
     for end in [last, *range(last, data, -4999), *range(data, -1, -37), 0]:
         os.truncate(path, end)
         with pytest.raises(interp.InputError, match=r"cut\.gguf"):
-            check_gguf(path)
+            GgufFile.read(path)
 
 
 def test_a_flipped_bit_in_a_header_is_refused_or_leaves_a_model(tmp_path, sound):
@@ -155,7 +154,7 @@ def test_a_flipped_bit_in_a_header_is_refused_or_leaves_a_model(tmp_path, sound)
         damaged[generator.randrange(data)] ^= 1 << generator.randrange(8)
         path.write_bytes(damaged)
         with contextlib.suppress(interp.InputError):
-            check_gguf(path)
+            GgufFile.read(path)
             if turn % 40 == 0:
                 interp.load_model(path)
 
@@ -235,10 +234,10 @@ def header(*tensors: bytes, n_tensors: int | None = None) -> bytes:
 def test_a_header_that_contradicts_its_file_is_refused(tmp_path, content):
     path = tmp_path / "model.gguf"
     path.write_bytes(header(tensor(b"a")))
-    assert check_gguf(path) == 8
+    assert GgufFile.read(path).numbers == 8
     path.write_bytes(content)
     with pytest.raises(interp.InputError, match=r"model\.gguf") as caught:
-        check_gguf(path)
+        GgufFile.read(path)
     assert "\n" not in str(caught.value)
 
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from interp.errors import InputError, checked
 from interp.heads import Head
 from interp.kinds.labels import CROSS, HeadLabel
+from interp.scan.record import check_made_by
 from interp.scan.table import HeadScan
 from interp.show.pages.packing import PackedPrompt
 from interp.show.pages.page import Gallery
@@ -99,6 +100,7 @@ def gallery_of_model(
     from interp.models import hooks
     from interp.models.rows import each_prompt
 
+    check_made_by(scan.made_by, model, "scan")
     held = dict.fromkeys(hooks.attention_layers(model, None), model.n_heads)
     wanted = _wanted(scan, heads, held, some=False)
     rows = [model.rows_of(one) for one in each_prompt(inputs)]
