@@ -1,7 +1,6 @@
 """What all scripts share: options, progress, printing, and errors in one line."""
 
 import errno
-import functools
 import io
 import logging
 import re
@@ -10,7 +9,8 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from inspect import signature
+from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,13 +22,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from interp.errors import InputError, quoted
 from interp.heads import Head
 
-ModelName = Annotated[
-    str,
-    typer.Option(
-        help="SmolLM2-135M (from the package index), a hub id such as gpt2,"
-        " a Hugging Face folder, or a .gguf file."
-    ),
-]
 HeadTable = Annotated[
     Path | None,
     typer.Option(
@@ -70,8 +63,6 @@ SpecialAsText = Annotated[
 OF_PATTERNS = frozenset({"tokens", "special", "learned_sinks", "both_ways"})
 """Options that require --patterns."""
 Seed = Annotated[int, typer.Option(min=0, max=2**63, help="Random seed.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 Formats = Annotated[
     str, typer.Option(help="Formats of the figures, comma-separated: png, svg, pdf.")
 ]
@@ -80,6 +71,36 @@ Method = Annotated[
     str,
     typer.Option(help="stream: without building patterns; hooks: with one layer's at a time."),
 ]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which model a script loads: a parameter of this type becomes an option for each field.
+
+    The fields are arguments of `interp.load_model`: `load_model(**vars(source))`.
+    """
+
+    model: Annotated[
+        str,
+        typer.Option(
+            help="SmolLM2-135M (from the package index), a hub id such as gpt2,"
+            " a Hugging Face folder, or a .gguf file."
+        ),
+    ] = "SmolLM2-135M"
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Folder or hub id of the tokenizer.  [default: the model's own]"),
+    ] = None
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, tag or branch of a hub id.  [default: main]")
+    ] = None
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the model in results.  [default: from --model]"),
+    ] = None
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32"
+
 
 CONSOLE = Console(stderr=True, highlight=False)
 """For progress and errors; results go to standard output."""
@@ -109,14 +130,20 @@ def run(main: Callable[..., None]) -> None:
 
 def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
     """Run `main` with these command line arguments, and return the exit code (see `run`)."""
+    of_model, own = signature(Source).parameters, signature(main).parameters
+    groups = [name for name, parameter in own.items() if parameter.annotation is Source]
+    parameters: dict[str, Parameter] = {}
+    for name, parameter in own.items():
+        parameters |= of_model if name in groups else {name: parameter}
 
-    @functools.wraps(main)
-    def body(*args: object, **options: object) -> int:
+    def body(**options: Any) -> int:
         try:
-            main(*args, **options)
+            for name in groups:
+                options[name] = Source(**{each: options.pop(each) for each in of_model})
+            main(**options)
         except InputError as error:
             name, _, rest = str(error).partition(" ")
-            is_option = name in signature(main).parameters
+            is_option = name in parameters
             return _ended(f"--{name.replace('_', '-')} {rest}" if is_option else error)
         except OSError as error:
             if error.errno != errno.ENOSPC:
@@ -127,6 +154,8 @@ def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
             return _ended(message, kind="interrupted", code=130)
         return 0
 
+    options = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters.values()]
+    body.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
     epilog = "Exit code: 0 on success, 2 after a mistake in the call, 130 after an interrupt."
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(help=main.__globals__["__doc__"], epilog=epilog)(body)

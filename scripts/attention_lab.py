@@ -15,8 +15,8 @@ TABLE = Path(__file__).parent.parent / "figures" / "heads.json"
 
 
 def main(
+    source: command.Source,
     out: Annotated[Path, typer.Option(help="Folder for lab.html.")] = Path("results"),
-    model: command.ModelName = "SmolLM2-135M",
     scan: Annotated[
         Path | None,
         typer.Option(
@@ -26,31 +26,30 @@ def main(
     ] = None,
     zoo: Annotated[bool, typer.Option(help="Show heads of the model, which is loaded.")] = True,
     seed: command.Seed = 0,
-    device: command.Device = "auto",
-    dtype: command.Dtype = "float32",
 ) -> None:
     import interp
     from interp import files
 
     if scan is not None and not zoo:
         raise interp.InputError("--scan must be left out with --no-zoo, got both")
-    given = scan or (TABLE if model == "SmolLM2-135M" and TABLE.exists() else None)
+    given = scan or (TABLE if source.model == "SmolLM2-135M" and TABLE.exists() else None)
     with command.about("--scan"):
         table = interp.HeadScan.load(given) if given and zoo else None
     # Late: a mistake in the call is reported without these imports.
     from interp.course import lab, stepped
     from interp.course import zoo as heads
+    from interp.scan.record import check_made_by
 
     with files.staged(out) as scratch, command.progress("running the circuit") as step:
         parts: dict[str, Any] = {"circuit": stepped.circuit()}
         if zoo:
-            step(f"loading {model}")
-            opened = interp.load_model(model, dtype=dtype, device=device)
+            step(f"loading {source.model}")
+            opened = interp.load_model(**vars(source))
             if table is None:
                 step(f"scanning {opened.name}")
                 table = interp.scan_heads(opened, seed=seed, progress=step.advance)
-            elif (of := table.made_by.get("model", opened.name)) != opened.name:
-                raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
+            else:
+                check_made_by(table.made_by, opened, "scan")
             parts["zoo"] = heads.zoo(opened, table, seed=seed)
         page = lab.lab(parts)
         (scratch / "lab.html").write_text(page, encoding="utf-8", newline="\n")

@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 
 def main(
-    model: command.ModelName = "SmolLM2-135M",
+    source: command.Source,
     out: Annotated[
         Path, typer.Option(help="Folder for comparison.json and the two figures.")
     ] = Path("results"),
     seed: command.Seed = 0,
     rows: Annotated[int, typer.Option(min=2, help="Rows of random tokens for each measure.")] = 8,
-    device: command.Device = "auto",
-    dtype: command.Dtype = "float32",
     format: command.Formats = "png,svg",
 ) -> None:
     import interp
@@ -38,8 +36,8 @@ def main(
     from interp.show import figures as plots
 
     formats = command.listed(format, command.FORMATS, name="--format")
-    with files.staged(out) as scratch, command.progress(f"loading {model}") as step:
-        opened = interp.load_model(model, dtype=dtype, device=device)
+    with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
+        opened = interp.load_model(**vars(source))
         models = {
             "absolute": interp.build_circuit("absolute", 128, 129, seed=seed),
             "rotary": interp.build_circuit("rotary", 128, 129, seed=seed),

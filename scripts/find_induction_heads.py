@@ -23,7 +23,7 @@ OF_EITHER = {"out", "top", "format"}
 
 def main(
     context: typer.Context,
-    model: command.ModelName = "SmolLM2-135M",
+    source: command.Source,
     out: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("results"),
     seed: command.Seed = 0,
     rows: Annotated[int, typer.Option(min=1, help="Rows of random tokens to average over.")] = 16,
@@ -45,8 +45,6 @@ def main(
     top: Annotated[
         int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
     ] = 8,
-    device: command.Device = "auto",
-    dtype: command.Dtype = "float32",
     format: command.Formats = "png,svg",
     patterns: command.PatternsFile = None,
     tokens: command.TokensFile = None,
@@ -67,13 +65,9 @@ def main(
     definitions = [] if also is None else command.listed(also, list(DEFINITIONS), name="--also")
     formats = command.listed(format, command.FORMATS, name="--format")
     ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
-    if patterns is None:
-        from interp.models import load
-
-        files.refuse_of_another(out, load.name_of(model))
     with (
         files.staged(out) as scratch,
-        command.progress(f"reading {patterns}" if patterns else f"loading {model}") as step,
+        command.progress(f"reading {patterns}" if patterns else f"loading {source.model}") as step,
     ):
         if patterns is not None:
             taken = arrays.take(patterns, tokens)
@@ -82,7 +76,9 @@ def main(
             shown = given.first_prompt(taken, **how)
             whole = int((taken.tokens[0] != NONE).sum())
         else:
-            opened = interp.load_model(model, dtype=dtype, device=device)
+            from interp.models.load import load_for
+
+            opened = load_for(out, **vars(source))
             step(f"scanning {opened.name}")
             scan = interp.scan_heads(
                 opened,

@@ -15,7 +15,7 @@ from interp import command
 
 
 def main(
-    model: command.ModelName = "SmolLM2-135M",
+    source: command.Source,
     out: Annotated[Path, typer.Option(help="Folder for sensitivity.csv and the figure.")] = Path(
         "results"
     ),
@@ -35,8 +35,8 @@ def main(
 
     formats = command.listed(format, command.FORMATS, name="--format")
     sizes = command.whole_numbers(lengths, name="--lengths", least=12)
-    with files.staged(out) as scratch, command.progress(f"loading {model}") as step:
-        opened = interp.load_model(model)
+    with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
+        opened = interp.load_model(**vars(source))
         usual = row_length(opened)
         if (longest := max(sizes)) > opened.n_ctx:
             raise InputError(
@@ -52,7 +52,8 @@ def main(
         scans = {}
         for name, options in conditions.items():
             step(f"scanning: {name}")
-            scanned = interp.load_model(model, dtype=name) if name == "bfloat16" else opened
+            half = {**vars(source), "dtype": name}
+            scanned = interp.load_model(**half) if name == "bfloat16" else opened
             scans[name] = interp.scan_heads(
                 scanned, rows=rows, quick=True, progress=step.advance, **options
             )

@@ -28,7 +28,7 @@ OF_EITHER = {"scan", "label", "heads", "format", "draw", "query", "out", "limit"
 
 def main(
     context: typer.Context,
-    model: command.ModelName = "SmolLM2-135M",
+    source: command.Source,
     scan: command.HeadTable = None,
     prompt: Annotated[
         list[str] | None,
@@ -69,8 +69,6 @@ def main(
         float, typer.Option(help="Maximum size of the page in millions of bytes.")
     ] = 20.0,
     seed: command.Seed = 0,
-    device: command.Device = "auto",
-    dtype: command.Dtype = "float32",
     patterns: command.PatternsFile = None,
     tokens: command.TokensFile = None,
     special: command.SpecialIds = None,
@@ -82,6 +80,7 @@ def main(
     from interp import files
     from interp.errors import reading
     from interp.scan.prompts import prompts_in
+    from interp.scan.record import check_made_by
     from interp.show import render
 
     if limit <= 0:
@@ -102,15 +101,17 @@ def main(
         render.chosen_heads(table, named, labels)
     with (
         files.staged(out) as scratch,
-        command.progress(f"reading {patterns}" if patterns else f"loading {model}") as step,
+        command.progress(f"reading {patterns}" if patterns else f"loading {source.model}") as step,
     ):
         if patterns is not None:
             how = {"learned_sinks": learned_sinks, "causal": not both_ways}
             prompts = _of_file(patterns, tokens, special, how)
         else:
-            opened = interp.load_model(model, dtype=dtype, device=device)
-            if table and (of := table.made_by.get("model", opened.name)) != opened.name:
-                raise interp.InputError(f"--scan must be of {opened.name}, got one of {of}")
+            from interp.models.load import load_for
+
+            opened = load_for(out, **vars(source))
+            if table is not None:
+                check_made_by(table.made_by, opened, "scan")
             prompts = render.example_prompts(opened, seed)
             if given:
                 rows = _rows(opened, given, special_as_text=special_as_text)

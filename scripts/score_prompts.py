@@ -22,7 +22,7 @@ def main(
             ' has "text", "messages" (a chat) or "tokens".'
         ),
     ],
-    model: command.ModelName = "SmolLM2-135M",
+    source: command.Source,
     out: Annotated[Path, typer.Option(help="Folder for scores.parquet and scores.json.")] = Path(
         "results"
     ),
@@ -42,16 +42,15 @@ def main(
     restart: Annotated[
         bool, typer.Option("--restart", help="Delete what a stopped run left in OUT.")
     ] = False,
-    device: command.Device = "auto",
-    dtype: command.Dtype = "float32",
 ) -> None:
     import interp
+    from interp.models import load
     from interp.scan.prompts import prompts_in
 
     chosen = command.positions(positions, name="--positions")
     prompts_in(prompts)  # Errors in the file are reported before a model is loaded.
-    with command.progress(f"loading {model}") as step:
-        opened = interp.load_model(model, dtype=dtype, device=device)
+    with command.progress(f"loading {source.model}") as step:
+        opened = load.load_for(out, **vars(source))
         step(f"scoring with {opened.name}")
         result = interp.score_prompts(
             opened,

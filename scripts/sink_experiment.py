@@ -16,7 +16,7 @@ from interp import command
 
 
 def main(
-    model: command.ModelName = "SmolLM2-135M",
+    source: command.Source,
     out: Annotated[
         Path, typer.Option(help="Folder for sink_experiment.json and the figure.")
     ] = Path("results"),
@@ -27,8 +27,6 @@ def main(
     rows: Annotated[int, typer.Option(min=2, help="Maximum number of rows of text.")] = 6,
     format: command.Formats = "png,svg",
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the scan, if one is made.")] = 0,
-    device: command.Device = "auto",
-    dtype: command.Dtype = "float32",
 ) -> None:
     import interp
     from interp import files
@@ -37,15 +35,12 @@ def main(
     from interp.show import figures as plots
 
     formats = command.listed(format, command.FORMATS, name="--format")
-    context = load.context_of(model)
+    context = load.context_of(source.model)
     sink_experiment.check_sizes(size=size, kept=kept, length=length, context=context)
     with command.about("--scan"):
         table = None if scan is None else interp.HeadScan.load(scan)
-        if table is not None:
-            sink_experiment.check_scan(table, load.name_of(model))
-    files.refuse_of_another(out, load.name_of(model))
-    with files.staged(out) as scratch, command.progress(f"loading {model}") as step:
-        opened = interp.load_model(model, dtype=dtype, device=device)
+    with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
+        opened = load.load_for(out, **vars(source))
         windowed.check(opened, length)  # Before the scan, which takes longer.
         if table is None:
             step(f"scanning {opened.name}")

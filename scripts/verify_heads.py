@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(
-    model: command.ModelName = "SmolLM2-135M",
+    source: command.Source,
     out: Annotated[Path, typer.Option(help="Folder for effects.json.")] = Path("results"),
     scan: command.HeadTable = None,
     label: Annotated[
@@ -40,8 +40,6 @@ def main(
         str, typer.Option(help="Replacements for a head's output; the first gives the verdict.")
     ] = "zero,mean",
     seed: command.Seed = 0,
-    device: command.Device = "auto",
-    dtype: command.Dtype = "float32",
 ) -> None:
     import interp
     from interp import files
@@ -54,9 +52,8 @@ def main(
     known = effects.labels_in(table)
     kinds = None if label is None else command.listed(label, known, name="--label")
     file = "_".join(["effects", *(kind.replace(" ", "_") for kind in kinds or [])]) + ".json"
-    files.refuse_of_another(out / file, load.name_of(model))
-    with files.staged(out) as scratch, command.progress(f"loading {model}") as step:
-        opened = interp.load_model(model, dtype=dtype, device=device)
+    with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
+        opened = load.load_for(out / file, **vars(source))
         if table is None:
             step(f"scanning {opened.name}")
             table = interp.scan_heads(opened, seed=seed, progress=step.advance)

@@ -49,7 +49,8 @@ def build_circuit(
         length: Number of positions, BOS among them, from 8 to 4,096.
         sharpness: Score, in nats before the softmax, of the right key, in both heads; all others
             score less. If left out, the least at which every query puts 0.9999 of its attention
-            on its targets: from 27 to about 90, by vocabulary and length.
+            on its targets: from 27 to about 90, by vocabulary and length. That is for float32;
+            in bfloat16 the previous-token head keeps 0.98 of it at least, 0.999 on average.
         bos: Id of the sink.
         kv_heads: Key-value heads for the four heads of the rotary circuit; 2 if left out.
         previous: Whether there is a previous-token head.

@@ -163,7 +163,9 @@ def sink_experiment(
         length=length,
         rows=len(text.tokens),
         tokens=text.record()["tokens"],
-        labels_from={n: scan.made_by[n] for n in ("digest", "seed", "thresholds") if n in scan.made_by},
+        labels_from={
+            n: scan.made_by[n] for n in ("digest", "seed", "thresholds") if n in scan.made_by
+        },
     )
     result = {
         "schema_version": 1,

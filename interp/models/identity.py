@@ -63,7 +63,7 @@ def of_bridge(model: Any) -> dict[str, Any]:
 
 def adapters(model: nn.Module) -> dict[str, Any] | None:
     """PEFT's adapters that change what `model` computes now: type and digest by name, or None."""
-    layers = [part for part in model.modules() if hasattr(part, "active_adapters")]
+    layers: list[Any] = [part for part in model.modules() if hasattr(part, "active_adapters")]
     layers = [part for part in layers if not getattr(part, "disable_adapters", False)]
     names = {name for part in layers for name in part.active_adapters}
     if not names:
@@ -80,6 +80,6 @@ def adapters(model: nn.Module) -> dict[str, Any] | None:
 
 def quantization_of(config: Any) -> dict[str, Any] | None:
     """How weights are quantized, as the settings of a model of transformers say; None if not."""
-    settings = getattr(config, "quantization_config", None)
+    settings: Any = getattr(config, "quantization_config", None)
     settings = settings.to_dict() if hasattr(settings, "to_dict") else settings
     return json.loads(json.dumps(settings, default=str)) if settings else None

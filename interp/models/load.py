@@ -16,7 +16,7 @@ import transformers
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 
 from interp.errors import InputError, checked, quoted, reading, told
-from interp.files import staged
+from interp.files import refuse_of_another, staged
 from interp.memory import refuse_beyond
 from interp.models import families, fetch
 from interp.models.families import check_settings, text_config, windows
@@ -100,7 +100,7 @@ def load_model(
     if isinstance(model, Model):
         return model if name is None else replace(model, name=name)
     tokenizer = _tokenizer(tokenizer)
-    if source is None:
+    if isinstance(model, torch.nn.Module) or source is None:
         if hasattr(model, "hook_dict"):
             return _of_bridge(model, tokenizer, name)
         known: dict[str, Any] = {"adapters": adapters(model)}
@@ -113,6 +113,17 @@ def load_model(
         if os.fspath(model) == DEFAULT:
             known = {"revision": f"sha256:{fetch.SHA256}", "quantization": fetch.QUANTIZATION}
     return opened(loaded, tokenizer, name, compare_with_cpu=compare_with_cpu, **known)
+
+
+def load_for(out: Path, *, model: str, name: str | None = None, **options: Any) -> Model:
+    """`load_model`, for results in `out`: a folder or file that may be missing.
+
+    Results of another model there are refused: by its name before loading, then by the digest.
+    """
+    refuse_of_another(out, name or name_of(model))
+    opened_model = load_model(model, name=name, **options)
+    refuse_of_another(out, opened_model.name, opened_model.digest)
+    return opened_model
 
 
 def _source(model: Any) -> str | Path:
@@ -147,11 +158,14 @@ def _tokenizer(tokenizer: Any) -> Any:
         )
     path = as_path(tokenizer)
     with reading(path, "a tokenizer"), quiet():
-        return transformers.AutoTokenizer.from_pretrained(
+        opened_tokenizer = transformers.AutoTokenizer.from_pretrained(
             path if path.exists() else os.fspath(tokenizer),
             local_files_only=path.exists(),
             trust_remote_code=False,
         )
+        if {*opened_tokenizer.get_vocab()} <= {*opened_tokenizer.all_special_tokens}:
+            raise InputError("tokenizer must have tokens, got none")
+    return opened_tokenizer
 
 
 def name_of(model: str | os.PathLike[str]) -> str:

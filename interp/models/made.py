@@ -12,6 +12,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.files import staged
+from interp.models.identity import digest
 from interp.models.load import CONVERTED, opened
 from interp.models.model import Model
 from interp.models.switches import quiet
@@ -86,6 +87,26 @@ def save(model: Model, folder: str | os.PathLike[str]) -> None:
         own = {*CONVERTED, "generation_config.json", scratch.parent.name}
         if others := sorted(there - own):
             raise InputError(f"{folder} must be a folder of the model alone, got {others[0]} in it")
-        model.plain.save_pretrained(scratch)
+        _write(model.plain, scratch)
         if model.tokenizer is not None:
             model.tokenizer.save_pretrained(scratch)
+
+
+def _write(plain: Any, folder: Path) -> None:
+    """Write the weights, and load them again: bit for bit the same, or an `InputError`.
+
+    transformers writes memory that two weights share once, and finds only those ties again that
+    the settings declare. Weights that are tied otherwise are written as copies.
+    """
+    declared, seen, weights = getattr(plain, "all_tied_weights_keys", None) or {}, set(), {}
+    for name, weight in plain.state_dict().items():
+        is_tied = weight.data_ptr() in seen and name not in declared
+        weights[name] = weight.clone() if is_tied else weight
+        seen.add(weight.data_ptr())
+    plain.save_pretrained(folder, state_dict=dict(weights))
+    again = type(plain).from_pretrained(folder, dtype=plain.dtype, use_safetensors=True)
+    if digest(again.state_dict()) != digest(weights):
+        raise InputError(
+            "model must have the same weights when it is loaded again, got others: its settings"
+            " do not say which weights are shared"
+        )

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 
 from interp.errors import Count, InputError, checked, quoted, reading
 from interp.files import content_of, parsed, staged, write_json

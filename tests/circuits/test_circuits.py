@@ -306,9 +306,18 @@ def test_the_width_is_the_least_that_holds_the_vocabulary(vocabulary, width):
     assert model.plain.config.n_embd == width
 
 
-def test_a_rotary_circuit_of_the_longest_rows_needs_a_wider_stream():
+@pytest.mark.fault("C09")
+def test_a_rotary_circuit_of_the_longest_rows_keeps_its_promise():
     model = interp.build_circuit("rotary", 64, 4096)
     assert (model.n_ctx, model.plain.config.hidden_size) == (4096, 512)
+    assert model.plain.config.rope_parameters["rope_theta"] == 2.0**32
+    ids = torch.randint(1, 64, (1, 4096), generator=torch.Generator().manual_seed(0))
+    ids[0, 0] = model.bos
+    inner = model.plain.model
+    inner.layers = inner.layers[:1]
+    with torch.no_grad():
+        pattern = inner(ids, output_attentions=True).attentions[0][0, 1]
+    assert pattern.diagonal(-1).min() > MASS - 1e-5
 
 
 REFUSED = {

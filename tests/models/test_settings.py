@@ -38,6 +38,16 @@ def test_a_number_that_no_model_has_is_refused_by_its_name(setting, value):
             check_settings(settings)
 
 
+@pytest.mark.fault("C09")
+def test_a_rotary_base_for_a_million_tokens_is_used_as_it_is(folder):
+    rope = {"rope_type": "default", "rope_theta": 3580165449.0}
+    set_in(folder, rope_parameters=rope)
+    model = interp.load_model(folder)
+    assert model.plain.model.rotary_emb.inv_freq[1].item() == pytest.approx(
+        rope["rope_theta"] ** -0.25
+    )
+
+
 def test_impossible_settings_are_refused_in_files_and_in_loaded_models(folder):
     set_in(folder, rope_parameters={"rope_type": "default", "rope_theta": -1.0})
     with pytest.raises(interp.InputError, match=r"rope_theta must .*config\.json"):

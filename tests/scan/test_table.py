@@ -11,9 +11,14 @@ import torch
 from parsed import Parsed
 from places import ROOT
 from rich.console import Console
+from tiny_models import tiny
 
 import interp
+from interp.effects.sink_experiment import sink_experiment
+from interp.effects.verify import verify
 from interp.scan.report import report
+from interp.scan.table import check_scan
+from interp.show.pages.gallery import gallery_of_model
 
 ENDINGS = ["csv", "parquet", "json"]
 
@@ -241,3 +246,66 @@ def test_a_path_that_cannot_be_a_table_is_refused_and_nothing_is_written(
         with pytest.raises((ValueError, OSError)):
             call(path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A model, the same one after a step of training, and the scan of the first."""
+    one, other = tiny("gpt2"), tiny("gpt2")
+    with torch.no_grad():
+        other.get_parameter("transformer.h.1.attn.c_attn.weight")[0, 0] += 1e-4
+    models = [interp.load_model(own) for own in (one, other)]
+    return *models, interp.scan_heads(models[0], rows=2, quick=True)
+
+
+@pytest.mark.fault("C07")
+def test_a_table_of_other_weights_is_refused_wherever_it_meets_a_model(trained):
+    one, other, scan = trained
+    assert one.name == other.name
+    row = [1, *range(5, 15), *range(5, 15)]
+    for use in (
+        lambda model: check_scan(scan, model),
+        lambda model: verify(model, scan, top=1, draws=1, rows=2, length=20),
+        lambda model: sink_experiment(model, scan),
+        lambda model: gallery_of_model(scan, model, [row]),
+    ):
+        message = (
+            f"{one.name} with digest {other.digest}, got one of {one.name} with digest {one.digest}"
+        )
+        with pytest.raises(interp.InputError, match=f"^scan must be .*{message}"):
+            use(other)
+    check_scan(scan, one)
+
+
+@pytest.mark.fault("C07")
+def test_an_older_table_is_compared_by_name(trained):
+    one, other, scan = trained
+    made_by = {**scan.made_by, "digest": None}
+    check_scan(interp.HeadScan(scan.frame, made_by), other)
+    with pytest.raises(interp.InputError, match=f"of the model, {one.name}, got one of another"):
+        check_scan(interp.HeadScan(scan.frame, {**made_by, "model": "another"}), one)
+    renamed = {**scan.made_by, "model": "another"}
+    check_scan(interp.HeadScan(scan.frame, renamed), one)  # The weights decide.
+
+
+@pytest.mark.fault("C07")
+def test_a_table_in_another_number_format_gives_a_warning(trained, caplog):
+    _, _, scan = trained
+    half = interp.load_model(tiny("gpt2").bfloat16())
+    check_scan(scan, half)
+    assert "scan was made in float32, and the model runs in bfloat16" in caplog.text
+
+
+@pytest.mark.fault("C07")
+def test_prompts_of_another_checkpoint_are_not_resumed(trained, tmp_path):
+    one, other, _ = trained
+    with pytest.raises(KeyboardInterrupt):
+        interp.score_prompts(one, [[1, 5, 6], [1, 7]], tmp_path, progress=_stop_at_second)
+    done = []
+    interp.score_prompts(other, [[1, 5, 6], [1, 7]], tmp_path, progress=lambda i, _: done.append(i))
+    assert done == [0, 1]
+
+
+def _stop_at_second(done: int, total: int) -> None:
+    if done == 1:
+        raise KeyboardInterrupt

@@ -167,4 +167,4 @@ def test_every_figure_of_a_long_prompt_says_what_it_shows(made, monkeypatch):
 def test_a_table_of_another_model_is_refused(made, tmp_path):
     tiny("gpt2").save_pretrained(tmp_path / "other")
     options = ("--model", tmp_path / "other", "--scan", made / "heads.json", "--out", tmp_path)
-    assert refused(invoke(NAME, *options), "--scan must be of other, got one of model")
+    assert refused(invoke(NAME, *options), "--scan must be of the model's weights, other", "model")

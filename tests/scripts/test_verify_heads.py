@@ -102,3 +102,29 @@ def test_a_mistake_gets_one_line_and_writes_nothing(option, value, tmp_path):
     assert refused(ran, option)
     assert "scanning" not in ran.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.fault("C06", "C07", "C08", "C42")
+def test_another_checkpoint_of_the_same_name_gets_neither_the_table_nor_the_folder(tmp_path):
+    for run, scale in (("runA", 1.0), ("runB", 1.01)):
+        own = tiny("gpt2")
+        own.transformer.h[0].attn.c_attn.weight.data *= scale
+        own.save_pretrained(tmp_path / run / "last")
+    words_tokenizer().save_pretrained(tmp_path / "words")
+    options = ("--tokenizer", tmp_path / "words", "--name", "mine", "--out", tmp_path / "out")
+    first = ("--model", tmp_path / "runA" / "last", *options)
+    other = ("--model", tmp_path / "runB" / "last", *options)
+    quick = ("--rows", 2, "--quick", "--format", "png")
+    assert invoke("find_induction_heads", *first, *quick).returncode == 0
+    made_by = interp.HeadScan.load(tmp_path / "out" / "heads.json").made_by
+    assert (made_by["model"], made_by["tokenizer"]) == ("mine", True)
+    before = (tmp_path / "out" / "heads.json").read_bytes()
+    for name, more in (("find_induction_heads", quick), ("render_gallery", ())):
+        assert refused(invoke(name, *other, *more), "--out must not hold", made_by["digest"])
+    assert (tmp_path / "out" / "heads.json").read_bytes() == before
+    table = ("--scan", tmp_path / "out" / "heads.json", "--out", tmp_path / "new")
+    for name in ("verify_heads", "render_gallery"):
+        ran = invoke(name, *other[:-2], *table)
+        assert refused(ran, "scan must be of the model's weights, mine", made_by["digest"])
+    ran = invoke("verify_heads", *first, "--revision", "main")
+    assert refused(ran, "--revision must come with a hub id")
