@@ -17,7 +17,10 @@ from gguf import GGUFReader
 from interp.errors import InputError, quoted, reading
 from interp.models.weight_files import refuse_stand_in
 
-ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
+ARCHITECTURES = (
+    *("gpt2", "llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3"),
+    *("falcon", "bloom", "stablelm", "starcoder2", "nemotron", "lfm2"),
+)
 """Architectures that are tested against the same weights in safetensors."""
 
 _NAMES = {
@@ -44,11 +47,15 @@ _NAMES = {
 }
 """A file's setting, and its name in transformers: the first that the family has."""
 
-_SHAPES = {"feed_forward_length", "vocab_size", "attention.key_length", "attention.value_length"}
-"""Settings that give weights their shape alone: a family need not name them."""
+_OPTIONAL = {"feed_forward_length", "vocab_size", "attention.key_length", "attention.value_length"}
+_OPTIONAL.add("context_length")
+"""Settings that a family need not have: shapes of weights, and a context that has no limit."""
 
 _ROPE = {"rope.freq_base": "rope_theta", "rope.dimension_count": "partial_rotary_factor"}
 _ROPE |= {"rope.scaling.type": "rope_type", "rope.scaling.factor": "factor"}
+
+_STRETCHED = "rope_freqs.weight"
+"""A tensor that is no weight: see `GgufFile.stretched`."""
 
 _SCALINGS = {"none": "default", "linear": "linear"}
 """Kinds of rotary scaling, and their names in transformers."""
@@ -63,6 +70,8 @@ class GgufFile:
 
     Attributes:
         settings: Settings of the architecture, without its name.
+        stretched: For each pair of rotary dimensions the factor by which it turns more slowly
+            (Llama 3), or none.
         numbers: How many numbers its weights have.
         types: How many of them are stored in which type, the commonest first.
     """
@@ -70,6 +79,7 @@ class GgufFile:
     path: Path
     architecture: str
     settings: dict[str, Any]
+    stretched: list[float]
     numbers: int
     types: dict[str, int]
 
@@ -93,7 +103,7 @@ class GgufFile:
             for name, field in file.fields.items():
                 if name.startswith(prefix := f"{architecture}."):
                     settings[name.removeprefix(prefix)] = field.contents()
-            known = {*_NAMES, *_ROPE}
+            known = {*_NAMES, *_ROPE, _STRETCHED}
             if settings.get("rope.scaling.type", "none") not in _SCALINGS:
                 known.remove("rope.scaling.type")
             for name in (*settings, *(tensor.name for tensor in file.tensors)):
@@ -113,10 +123,14 @@ class GgufFile:
                 end = -(-last // int(file.alignment)) * int(file.alignment)
             if not last <= size <= end:
                 raise InputError(f"tensors must fill the file of {size} bytes, got {end} bytes")
-            types = Counter[str]()
+            stretched, types = [], Counter[str]()
             for tensor in file.tensors:
-                types[tensor.tensor_type.name] += math.prod(tensor.shape.tolist())
-            return cls(path, architecture, settings, types.total(), dict(types.most_common()))
+                if tensor.name == _STRETCHED:
+                    stretched = tensor.data.tolist()
+                else:
+                    types[tensor.tensor_type.name] += math.prod(tensor.shape.tolist())
+            kinds = dict(types.most_common())
+            return cls(path, architecture, settings, stretched, types.total(), kinds)
 
     @property
     def quantization(self) -> dict[str, Any]:
@@ -128,11 +142,13 @@ class GgufFile:
         for name, value in self.settings.items():
             if name in _ROPE:
                 continue
+            if isinstance(value, list):  # For each layer, 0 where it does not attend.
+                value = max(value)
             ours = next((each for each in _NAMES[name].split() if hasattr(config, each)), None)
             if ours is not None:
                 if not _same(getattr(config, ours), value):
                     setattr(config, ours, _shortest(value))
-            elif name not in _SHAPES:
+            elif name not in _OPTIONAL:
                 raise InputError(f"file must not have settings that are not read: {quoted(name)}")
         if not self.settings.get("attention.sliding_window") and "gemma" not in self.architecture:
             config.sliding_window = None
@@ -159,6 +175,10 @@ class GgufFile:
                 if value == rope.get(ours, 1.0):
                     continue
             rope[ours] = _SCALINGS[value] if ours == "rope_type" else _shortest(value)
+        if self.stretched:
+            rope |= {"rope_type": "longrope", "attention_factor": 1.0}
+            rope |= dict.fromkeys(("short_factor", "long_factor"), self.stretched)
+            rope["original_max_position_embeddings"] = config.max_position_embeddings
 
     @staticmethod
     def unpacked() -> Any:

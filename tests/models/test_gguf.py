@@ -4,13 +4,14 @@ import contextlib
 import os
 import random
 import struct
-from pathlib import Path
 
 import gguf
 import pytest
 import torch
+import transformers
 from gguf import GGMLQuantizationType as Kind
-from tiny_models import tiny
+from gguf_written import interleaved, write
+from tiny_models import GROUPED, HYBRID, SIZES, scaled, tiny
 
 import interp
 from interp.models import fetch
@@ -19,74 +20,108 @@ from interp.models.gguf_files import ARCHITECTURES, GgufFile
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7, 9, 5, 6]])
 
 
-def interleaved(weight: torch.Tensor, n_heads: int) -> torch.Tensor:
-    """The two halves of each head's rows, taken in turns: how Llama's rotary rows are stored."""
-    halves = weight.reshape(n_heads, 2, -1, *weight.shape[1:])
-    return halves.transpose(1, 2).reshape(weight.shape)
+LATE = {name: value for name, value in GROUPED.items() if name != "head_dim"}
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+FULL, PART = ({"rope_type": "default", "rope_theta": base} for base in (5e4, 1e4))
+PART["partial_rotary_factor"] = 0.5
+ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+OTHERS = {
+    "gemma2": lambda: transformers.Gemma2Config(
+        **SIZES,
+        **GROUPED,
+        **{"sliding_window": 4, "query_pre_attn_scalar": 8},
+        **{"attn_logit_softcapping": 20.0, "final_logit_softcapping": 11.0},
+    ),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **{**SIZES, **GROUPED, "num_hidden_layers": 7, "num_key_value_heads": 1},
+        **{"sliding_window": 4, "query_pre_attn_scalar": 8},
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+    "phi3": lambda: transformers.Phi3Config(**SIZES, **LATE, **ENDS, sliding_window=4),
+    "starcoder2": lambda: transformers.Starcoder2Config(**SIZES, **LATE, rope_parameters=FULL),
+    "stablelm": lambda: transformers.StableLmConfig(
+        **SIZES, **LATE, rope_parameters=PART, use_parallel_residual=True, use_qkv_bias=True
+    ),
+    "nemotron": lambda: transformers.NemotronConfig(
+        **SIZES, **GROUPED, rope_parameters=FULL | {"partial_rotary_factor": 0.5}
+    ),
+    "qwen2moe": lambda: transformers.Qwen2MoeConfig(
+        **SIZES, **LATE, **MOE, shared_expert_intermediate_size=32
+    ),
+    "qwen3moe": lambda: transformers.Qwen3MoeConfig(**SIZES, **GROUPED, **MOE, norm_topk_prob=True),
+    "lfm2": lambda: transformers.Lfm2Config(
+        **SIZES,
+        **HYBRID,
+        block_auto_adjust_ff_dim=False,
+        layer_types=["conv", "full_attention"] * 2,
+        rope_parameters=FULL,
+    ),
+}
+"""Families whose settings here are none of transformers' defaults."""
 
 
-def stored(architecture: str, name: str, weight: torch.Tensor, config) -> torch.Tensor:
-    """A weight as the format has it."""
-    if architecture == "llama" and "attn_q.weight" in name:
-        return interleaved(weight, config.num_attention_heads)
-    if architecture == "llama" and "attn_k.weight" in name:
-        return interleaved(weight, config.num_key_value_heads)
-    transposed = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
-    if architecture == "gpt2" and name.endswith(transposed):
-        return weight.T
-    return weight
+def model_of(architecture: str):
+    """A tiny model whose norms and biases are none of the usual."""
+    if architecture in OTHERS:
+        config = OTHERS[architecture]()
+        for name, value in ENDS.items():
+            setattr(config, name, value)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = scaled(transformers.AutoModelForCausalLM.from_config(config))
+    else:
+        model = tiny(architecture)
+    model.set_attn_implementation("eager")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in (w for w in model.parameters() if w.dim() == 1):
+            weight += 0.1 * torch.randn(weight.shape, generator=generator)
+    return model
 
 
-def write(path: Path, model, *, kind: Kind = Kind.F32, called: str = "", **settings) -> Path:
-    """A tiny model as a GGUF file, with a tokenizer of single words; `settings` are added."""
-    config, family = model.config, model.config.model_type
-    writer = gguf.GGUFWriter(path, called or family)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_head_count(config.num_attention_heads)
-    if family != "gpt2":
-        writer.add_feed_forward_length(config.intermediate_size)
-        writer.add_head_count_kv(config.num_key_value_heads)
-        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    for name, value in settings.items():
-        writer.add_string(name.replace("__", "."), value)
-    writer.add_tokenizer_model("gpt2")
-    words = [f"w{i}" for i in range(6, config.vocab_size)]
-    writer.add_token_list(["<unk>", "<s>", "</s>", "x", "y", "xy", *words])
-    writer.add_token_merges(["x y"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, family.upper()), 2)
-    for name, weight in model.state_dict().items():
-        told = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if told == "output.weight" and config.tie_word_embeddings:
-            continue
-        data = stored(family, told, weight, config).contiguous().numpy()
-        if kind != Kind.F32 and data.ndim == 2:
-            writer.add_tensor(told, gguf.quantize(data, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(told, data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+def same(ours, model):
+    ids = torch.randint(3, 190, (2, 24), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits, expected = ours.plain(ids).logits, model(ids).logits
+    return (logits - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
-# What the format does not tell is as transformers has it by default.
-UNTOLD = {"gpt2": {"n_positions": 1024}, "qwen3": {"head_dim": 128}}
+@pytest.mark.fault("B85", "B112", "C05")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_family_in_this_format_gives_the_logits_that_it_gives_in_safetensors(
+    tmp_path, architecture
+):
+    model = model_of(architecture)
+    ours = interp.load_model(write(tmp_path / "model.gguf", model))
+    assert type(ours.plain) is type(model)
+    assert same(ours, model)
+    assert ours.quantization == {"quant_method": "gguf", "types": ["F32"]}
+    assert ours.to_tokens("xy").tolist() == [[1, 5]]
 
 
-@pytest.mark.fault("B85")
-@pytest.mark.parametrize("family", ARCHITECTURES)
-def test_a_family_in_this_format_attends_as_it_does_in_safetensors(tmp_path, family):
-    model = tiny(family, **UNTOLD.get(family, {}))
-    path = write(tmp_path / "model.gguf", model)
-    ours = interp.attention_patterns(path, IDS)
-    assert torch.allclose(ours, interp.attention_patterns(model, IDS), atol=1e-5)
+@pytest.mark.fault("B112")
+def test_rotary_positions_of_llama_3_are_those_of_its_settings(tmp_path):
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    model = tiny("llama", rope_parameters=rope)
+    usual = tiny("llama", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    tables = [m.get_submodule("model.rotary_emb").get_buffer("inv_freq") for m in (usual, model)]
+    path = write(tmp_path / "model.gguf", model, rope_freqs=tables[0] / tables[1])
+    assert same(interp.load_model(path), model)
+    assert not same(interp.load_model(usual), model)
+
+
+@pytest.mark.fault("C05")
+@pytest.mark.parametrize(
+    "kind", [{"new_decoder_architecture": True, "num_kv_heads": 2}, {"multi_query": False}]
+)
+def test_a_layout_that_transformers_does_not_undo_is_refused(tmp_path, kind):
+    path = write(tmp_path / "model.gguf", tiny("falcon", **kind))
+    with pytest.raises(interp.InputError, match="must have the weights that its settings"):
+        interp.load_model(path)
 
 
 @pytest.mark.fault("B112")
@@ -227,7 +262,7 @@ def header(*tensors: bytes, n_tensors: int | None = None) -> bytes:
         header(tensor(b"a")) + bytes(32),  # More bytes than tensors.
         header(tensor(b"a"), tensor(b"b", start=32), n_tensors=1) + bytes(32),
         header(tensor(b"a", start=32)) + bytes(32),
-        header(tensor(b"rope_freqs.weight")),
+        header(tensor(b"rope_factors_long.weight")),
         b"PK" + bytes(99),
     ],
 )
