@@ -111,15 +111,15 @@ def unwrapped(model: nn.Module) -> transformers.PreTrainedModel:
 
 def _inside(model: Any) -> nn.Module:
     """The model inside one of PEFT, if the two give the same results."""
-    base = getattr(model.base_model, "model", None)
+    base, why = model.base_model, ""
     active = [model.peft_config[name] for name in model.active_adapters]
-    why = ""
     if virtual := sum(getattr(each, "num_virtual_tokens", None) or 0 for each in active):
         why = f"its {virtual} virtual tokens would be missing"
     elif any(getattr(each, "alora_invocation_tokens", None) for each in active):
         why = "it is active after some tokens only"
     else:
         try:
+            base = base.model
             inputs = {"input_ids": torch.arange(4, device=base.device)[None]}
             if base.config.is_encoder_decoder:
                 inputs["decoder_input_ids"] = inputs["input_ids"]
