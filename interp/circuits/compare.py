@@ -349,5 +349,5 @@ def _by_weights(model: Model, feeder: Head, head: Head) -> dict[str, int | float
     read = embedding(model, ids, through_mlp=True)  # MLPs of built circuits are empty.
     measures["qk_match"] = qk_match(read, writer, feeder.head, reader, head.head)
     readout = Readout(model)
-    W_U = readout.norm.fold(readout.W_U)
+    W_U = readout.W_U @ readout.tail
     return measures | {"ov_copy": ov_copy(read, reader, head.head, W_U, ids)}

@@ -2,9 +2,10 @@
 
 A head t reads the residual stream x three times: for its queries, its keys and its values.
 What an earlier head s wrote is one term of that sum, `z_s W_O` (without the bias that all heads
-share). It is subtracted from what one of the three reads; the other two stay as they were. For
-the path K, where `read_Q`, `read_K`, `read_V` turn the normed stream into queries, keys and values
-(weights, biases, query and key norms, rotary positions):
+share; where a norm follows, with the scale of the clean pass). It is subtracted from what one of
+the three reads; the other two stay as they were. For the path K, where `read_Q`, `read_K`,
+`read_V` turn the normed stream into queries, keys and values (weights, biases, query and key
+norms, rotary positions):
 
     q_i = read_Q(norm(x_i))    k_j = read_K(norm(x_j - z_sj W_O))    v_j = read_V(norm(x_j))
     pattern = softmax of scale * q_i . k_j over the visible keys
@@ -18,7 +19,8 @@ head loses its stripe.
   they were (path patching: Wang et al. 2022, arXiv 2211.00593). `interp.ablated` removes all that
   s does at once.
 - The norm before the attention is computed again on the changed stream, so removing a large part
-  also changes the scale of the rest. The scale of the final norm is held fixed.
+  also changes the scale of the rest. The scales of norms after heads and of the final norm are
+  held fixed.
 - Query heads of a group share their keys and values: a part that is removed from t's keys is
   removed from its group's. Only t is measured.
 - On the path V the pattern, and so the stripe, does not change: use the effect there.
@@ -28,7 +30,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Annotated, Any
 
 import pandas as pd
@@ -48,12 +49,12 @@ from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Questions, Thresholds, ask
 from interp.kinds.targets import NONE
 from interp.models import Model, load_model
-from interp.models.hooks import run_with
 from interp.models.reading import Reading, rereading
-from interp.models.stream import stream, streams, told_apart
+from interp.models.stream import streams, told_apart
 from interp.scan.plan import row_length
 from interp.scan.record import Record
-from interp.weights.direct import Readout, through
+from interp.weights.direct import Readout
+from interp.weights.linear import Linear, linear_pass
 
 _TOKENS = 4096
 """Tokens that are run at once, if a row is not longer."""
@@ -240,23 +241,24 @@ def path_effects(
     total = len(batches) * sum(map(len, earlier.values()))
     done = itertools.count(1)
 
-    W_O = lru_cache(maxsize=1)(readout.W_O)
-
     def outputs(
-        z: dict[int, Float[Tensor, "batch pos head d_head"]], sources: list[Head]
+        run: Linear, layer: int, sources: list[Head]
     ) -> Iterator[Float[Tensor, "batch pos d_model"]]:
-        for layer, head in sources:
-            yield z[layer][:, :, head] @ W_O(layer)[head]
+        moved = run.moved(layer, sorted({head.layer for head in sources}))
+        for source, head in sources:
+            alone = torch.zeros_like(run.heads[source])
+            alone[:, :, head] = run.heads[source].detach()[:, :, head]
+            yield moved[source](alone).float()
             if progress is not None:
                 progress(next(done), total)
 
     sums: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {number: [] for number in by_layer}
     for batch in batches:
-        layers = {i: _Layer(model, readout, batch, i, heads) for i, heads in by_layer.items()}
-        z = _clean_pass(model, readout, batch, layers, {h.layer for h in earlier[max(earlier)]})
+        layers = {i: _Layer(model, batch, i, heads) for i, heads in by_layer.items()}
+        run = _clean_pass(model, readout, batch, layers)
         with rereading(model):
             for number, layer in layers.items():
-                parts = outputs(z, earlier[number])
+                parts = outputs(run, number, earlier[number])
                 sums[number].append(layer.sums(parts, len(earlier[number])))
     edges = []
     for number, heads in by_layer.items():
@@ -267,7 +269,7 @@ def path_effects(
         model,
         seed=seed,
         removed="the source's own output, put to zero, without biases",
-        norm="before attention: computed anew; final: scale held",
+        norm="before attention: computed anew; after heads and final: scale held",
         interval="95 % of resamples of the rows, after minus before",
         probes=[probe.record()],
     )
@@ -278,11 +280,10 @@ class _Layer:
     """One layer in one clean pass: how it reads the stream, and what its heads do."""
 
     clean: FromQK
-    scale: Float[Tensor, "batch pos"]
+    directions: Float[Tensor, "batch head pos d_value"]
+    """Gradient of the right next token's logit at the output of each head."""
 
-    def __init__(
-        self, model: Model, readout: Readout, batch: Probe, number: int, heads: Sequence[Head]
-    ) -> None:
+    def __init__(self, model: Model, batch: Probe, number: int, heads: Sequence[Head]) -> None:
         self.number, self.reading = number, Reading(model, number)
         self.index = torch.tensor([head.head for head in heads], device=model.device)
         asked = ask_of_stripe(model, batch, number)
@@ -290,8 +291,6 @@ class _Layer:
         counted = (self.keys != NONE).any(-1) & asked.fit
         has_next = torch.arange(counted.shape[1], device=model.device) < counted.shape[1] - 1
         self.counted = torch.stack([counted, counted & has_next])
-        towards = readout.towards(batch.tokens.to(model.device).roll(-1, dims=1))
-        self.directions = readout.head_directions(number, towards)[:, self.index]
 
     def sums(
         self, parts: Iterable[Float[Tensor, "batch pos d_model"]], number: int
@@ -328,31 +327,27 @@ class _Layer:
         lse = by_tiles(q, k, v, scale, **options).lse
         attention = FromQK(q, k, lse, scale, v=v, **options)
         directions = repeat(self.directions, "b h q d -> b (t h) q d", t=times)
-        effect = through(attention, self.keys, directions) / self.scale[:, None]
+        effect = (attention.brought(self.keys) * directions).sum(-1)
         measures = zip(self.counted[:, :, None], (attention.mass(self.keys), effect), strict=True)
         return torch.stack([torch.where(at, x, 0).sum(-1).cpu().double() for at, x in measures])
 
 
-def _clean_pass(
-    model: Model, readout: Readout, batch: Probe, layers: dict[int, _Layer], senders: set[int]
-) -> dict[int, Float[Tensor, "batch pos head d_head"]]:
-    """Let `layers` see one clean pass; the output z of each of the layers `senders` in it."""
+def _clean_pass(model: Model, readout: Readout, batch: Probe, layers: dict[int, _Layer]) -> Linear:
+    """Let `layers` see one clean pass."""
 
     def look(number: int, attention: FromQK) -> None:
         if number in layers:
             layers[number].clean = attention
 
     with ExitStack() as hooks:
-        scales = hooks.enter_context(readout.watching())
         for layer in layers.values():
             hooks.enter_context(layer.reading.watching())
-        stream(model, batch.tokens, look)
-    for layer in layers.values():
-        layer.scale = scales[0]
-    names = {number: f"blocks.{number}.attn.hook_z" for number in sorted(senders)}
-    z = run_with(model, batch.tokens, list(names.values())).values()
-    split = (value.float().flatten(2).unflatten(-1, (model.n_heads, -1)) for value in z)
-    return dict(zip(names, split, strict=True))
+        run = linear_pass(model, batch.tokens, look, readout.norms, layers=layers)
+    towards = readout.towards(batch.tokens.roll(-1, dims=1))
+    gradients = run.gradients(towards, [run.heads[number] for number in layers])
+    for layer, gradient in zip(layers.values(), gradients, strict=True):
+        layer.directions = gradient[:, :, layer.index].float().transpose(1, 2)
+    return run
 
 
 def _edges(
@@ -398,8 +393,6 @@ def _readout(model: Model) -> Readout:
     if not streams(model):
         raise InputError(f"model must be one whose attention can be streamed, got {model.name}")
     try:
-        if without := sorted(set(range(model.n_layers)) - set(model.attending)):
-            raise InputError(f"layer {without[0]} has no attention, and so no heads")
         readout = Readout(model)
         readout.check()
     except InputError as error:

@@ -10,7 +10,7 @@ from transformer_lens.model_bridge.sources import (
 )
 
 from interp.errors import InputError, told
-from interp.models.switches import evaluating
+from interp.models.switches import evaluating, quiet
 from interp.models.wrapped import twin
 
 
@@ -26,7 +26,7 @@ def build(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
         raise InputError("model.bridge must be built before a block that changes the model")
     try:
         # Some adapters draw random numbers while they build.
-        with torch.random.fork_rng(devices=[]), evaluating(model):
+        with quiet(), torch.random.fork_rng(devices=[]), evaluating(model):
             copy = twin(model)
             bridge = build_bridge_from_module(
                 copy, architecture, hf_config=copy.config, model_name=name

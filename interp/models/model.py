@@ -20,7 +20,6 @@ from interp.models.chat import encode_messages, messages_of
 from interp.models.families import Direction, special_ids, text_config
 from interp.models.identity import digest, of_bridge
 from interp.models.rows import Rows, encoded, rows_of_ids, texts_in, unpacked, without_padding
-from interp.models.switches import alone, quiet
 from interp.models.wrapped import without_recorders
 from interp.text import with_bytes
 
@@ -91,11 +90,9 @@ class Model:
         check_causal(self)
         if self.given is not None:
             return self.given
-        with alone(self.plain), quiet():  # TransformerLens changes settings when it is imported.
-            from interp.models.bridge import build
+        from interp.models.bridge import build
 
-            # Another thread may have built it meanwhile.
-            return vars(self).get("bridge") or build(self.plain, self.tokenizer, self.name)
+        return build(self.plain, self.tokenizer, self.name)
 
     @property
     def n_layers(self) -> int:

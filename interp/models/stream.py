@@ -28,10 +28,16 @@ FUSED_ON = ("cpu",)
 """Device types with a fused kernel that returns log-sum-exps; tiles serve the others."""
 
 
-def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None:
+def stream(
+    model: Model,
+    tokens: Int[Tensor, "batch pos"],
+    visit: Visit,
+    passed_on: Callable[[int, Tensor], Tensor] = lambda layer, out: out,
+) -> None:
     """Run `tokens` once and call `visit(layer, attention)` as each layer attends.
 
-    Padding (-1) is on the right; values of its queries are meaningless.
+    Padding (-1) is on the right; values of its queries are meaningless. `passed_on(layer, out)`
+    may replace the output of the heads, `[batch, pos, head, d_value]`.
     """
     real = (tokens != NONE).to(model.device)
 
@@ -45,7 +51,7 @@ def stream(model: Model, tokens: Int[Tensor, "batch pos"], visit: Visit) -> None
         lse = torch.where(real[:, None], attention.lse, 0)
         refuse_not_finite(lse, model, layer)
         visit(layer, attention)
-        return out, None
+        return passed_on(layer, out), None
 
     with attend_with(model.plain, attend), torch.no_grad():
         model.plain(to_run(tokens).to(model.device), **cheap_forward(model.plain))

@@ -70,6 +70,7 @@ def measure(
     from interp.models.hooks import run
     from interp.models.stream import stream
     from interp.weights.direct import StripeEffects, value_norms
+    from interp.weights.linear import linear_pass
 
     batches = [
         batch for probe in probes for batch in probe.split(rows_at_once(model, probe, method))
@@ -100,8 +101,8 @@ def measure(
         def score(layer: int, attention: Attention | torch.Tensor) -> None:
             window = model.windows[layer]
             if isinstance(attention, FromQK) and attention.v is not None and readout is not None:
-                if on_text in batch.parts:
-                    attention.norms = value_norms(attention.v, readout.W_O(layer))
+                if on_text in batch.parts and layer in readout.grams:
+                    attention.norms = value_norms(attention.v, readout.grams[layer])
                 if effects is not None:
                     asked = questions["repeated", window]
                     effects.look(layer, attention, asked.keys["induction"], asked.fit)
@@ -116,9 +117,8 @@ def measure(
         elif readout is None or effects is None:
             stream(model, batch.tokens, score)
         else:
-            with readout.watching() as scales:
-                stream(model, batch.tokens, score)
-            for layer, tally in effects.tallies(scales[0]).items():
+            run_linear = linear_pass(model, batch.tokens, score, readout.norms)
+            for layer, tally in effects.tallies(run_linear).items():
                 found["repeated", layer].tallies[EFFECT] = tally
         return found
 
@@ -151,19 +151,23 @@ def readout_of(
     """The readout and the copying score of every head; else the columns left out, and why."""
     from interp.weights.direct import Readout
 
-    columns = (EFFECT, f"text_{VALUE_WEIGHTED}", "ov_copying")
+    by_values = (f"text_{VALUE_WEIGHTED}", "ov_copying")
+    columns = (EFFECT, *by_values)
     if quick:
         return None, [], dict.fromkeys(("null", *columns), "a quick scan was asked for")
     if method == "hooks":
         return None, [], dict.fromkeys(columns, "patterns alone were read")
+    readout = None
     try:
         readout = Readout(model)
         readout.check()
+        columns = by_values
         return readout, readout.copying().flatten().tolist(), {}
     except Exception as error:  # An architecture may differ in any way.
         unknown = f"this architecture's readout is not known ({type(error).__name__})"
         why = str(error) if isinstance(error, InputError) else unknown
-        return None, [], dict.fromkeys(columns, why)
+        is_checked = columns == by_values
+        return readout if is_checked else None, [], dict.fromkeys(columns, why)
 
 
 def by_definition(model: "Model", probe: Probe, names: Collection[str]) -> dict[str, list[float]]:

@@ -1,8 +1,9 @@
-"""Direct effects: each head's part of the logits, through the final norm and unembedding.
+"""Direct effects: each head's part of the logits, along the residual stream and the unembedding.
 
-The residual stream that reaches the final norm is a sum: embedding, every head's output,
-biases, every MLP's output. With the norm's scale sigma held fixed, norm and unembedding are
-linear, so each part has a separate effect on every logit, and the effects sum to the logit:
+What the unembedding reads is a sum of parts: embedding, every head's output, biases, every MLP's
+output. With the scales of all norms on the way held fixed it is linear in them
+(`interp.weights.linear`), so each part has a separate effect on every logit, and the effects sum
+to the logit. Where only the final norm is on the way, with scale sigma:
 
     logit_y = sum over parts of  (part . u_y) / sigma + (b . W_U)_y + b_U_y,    u_y = gain * W_U_y
 
@@ -11,11 +12,14 @@ effect through some keys alone is the same product with those values (Elhage et 
 for the source of an induction head McDougall et al. 2023, arXiv 2310.04625). All effects here
 are on the logit of one token minus the mean over the vocabulary, since adding a constant to all
 logits changes nothing.
+
+Some models cap their logits, `c tanh(logit / c)` (Gemma 2). Effects are on the logits before the
+cap, where the sum is exact. To first order they move the capped logit by `1 - (capped / c) ** 2`
+times as much.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property, partial
 
 import torch
 from einops import einsum, rearrange, repeat
@@ -25,117 +29,138 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.kinds.mass import FromQK, Tally
 from interp.kinds.targets import NONE
-from interp.models import Model, alone, evaluating
-from interp.models.hooks import run_with
-from interp.models.stream import stream
-from interp.weights.folded import at_hand, values, written
+from interp.models import Model, evaluating
+from interp.models.families import output_projections
+from interp.models.stream import Visit
+from interp.weights.folded import at_hand, values
 from interp.weights.heads import copying_scores
-from interp.weights.norms import Norm
+from interp.weights.linear import Linear, Norms, linear_pass
+
+_SMALL, _LARGE = 2.0**-10, 2.0**14
+"""Outputs of the unembedding that show a factor of the logits, and a cap."""
 
 
 class Readout:
-    """Final norm and unembedding as a linear map, with the norm's scale held fixed."""
+    """The way from heads to logits as a linear map, with the scales of norms held fixed.
+
+    Attributes:
+        W_U: The unembedding, minus its mean over the vocabulary.
+        factor: Number by which the model multiplies what the unembedding gives (Cohere, Granite).
+        cap: Bound c of the logits `c tanh(logit / c)`, or None. Effects are on those before it.
+        close: Largest error of a sum of effects, relative to the largest logit.
+        grams: `W_O W_O^T` of the heads of each layer, after `copying`.
+    """
 
     def __init__(self, model: Model) -> None:
-        bridge = model.bridge
         if model.plain is None:
             raise InputError("the model does not run in transformers")
-        if any("ln1_post" in block._modules for block in bridge.blocks):
-            raise InputError("a norm follows the heads' output")
-        path = bridge.ln_final.name if "ln_final" in bridge._modules else None
-        # With norms after each part, the final norm of OPT is None.
-        if path is None or dict(model.plain.named_modules()).get(path) is None:
-            raise InputError("there is no final norm")
-        self.model = model
-        weight = at_hand("the unembedding", model.plain.get_output_embeddings().weight)
-        if weight.shape[1] != int(bridge.cfg.d_model):
-            raise InputError("the unembedding does not read the residual stream")
-        self.norm = Norm(model.plain.get_submodule(path), weight[0])
-        W_U = weight.float()
-        self.W_U: Float[Tensor, "vocab d_model"] = W_U - W_U.mean(0)
+        if model.direction != "causal":
+            raise InputError("direct effects are on the next token of a causal model")
+        self.head = model.plain.get_output_embeddings()
+        if self.head is None:
+            raise InputError("there is no language-model head")
+        self.model, self.norms = model, Norms()
+        self.grams: dict[int, Float[Tensor, "head d_value d_value"]] = {}
+        W_U = at_hand("the unembedding", self.head.weight).float()
+        self.W_U: Float[Tensor, "vocab d_read"] = W_U - W_U.mean(0)
+        self.factor, self.cap = self._beyond()
         self.close = 1e-3 if model.dtype_name == "float32" else 5e-2
+
+    def _beyond(self) -> tuple[float, float | None]:
+        """Factor and cap, by what the model makes of a small and a large output of W_U."""
+
+        def fill(module: object, inputs: object, output: Tensor) -> Tensor:
+            filled = torch.full_like(output, _SMALL)
+            filled[..., 1] = _LARGE
+            return filled
+
+        with evaluating(self.model.plain), self.head.register_forward_hook(fill), torch.no_grad():
+            token = self.model.vocabulary[:1, None].to(self.model.device)
+            small, large = self.model.plain(token).logits[0, -1, :2].tolist()
+        factor = small / _SMALL
+        return factor, None if abs(large / _LARGE - factor) <= 1e-2 * abs(factor) else large
 
     def check(self) -> None:
         """Raise unless heads reach the logits as this module assumes, on a few tokens."""
-        tokens = self.model.vocabulary[:8][None]
-        logit_parts(self.model, tokens, tokens.roll(-1, dims=1), readout=self)
-
-        keys = torch.arange(tokens.shape[1]).expand(1, tokens.shape[1], -1).to(self.model.device)
+        tokens = self.model.vocabulary[:8][None].to(self.model.device)
+        keys = torch.arange(tokens.shape[1], device=tokens.device).expand(*tokens.shape, -1)
         outputs: dict[int, Tensor] = {}
-        stream(self.model, tokens, lambda i, a: outputs.__setitem__(i, a.brought(keys)))
-        seen = run_with(self.model, tokens, [f"blocks.{i}.attn.hook_z" for i in outputs])
-        for z, out in zip(seen.values(), outputs.values(), strict=True):
-            out = rearrange(out, "b h q d -> b q (h d)")
-            if not (z.float().flatten(2) - out).abs().max() <= self.close * z.abs().max():
+
+        def look(layer: int, attention: FromQK) -> None:
+            outputs[layer] = attention.brought(keys)
+
+        run = _parts(self, tokens, tokens.roll(-1, dims=1), look)[0]
+        for layer, out in outputs.items():
+            z = rearrange(run.heads[layer].detach().float(), "b q h d -> b h q d")
+            if not (z - out).abs().max() <= self.close * z.abs().max():
                 raise InputError("a head's output is not the sum of its weighted values")
 
-    @contextmanager
-    def watching(self) -> Iterator[list[Float[Tensor, "batch pos"]]]:
-        """A list to which each forward pass adds the scale of the final norm."""
-        scales = []
+    def towards(self, answers: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_read"]:
+        """Direction of each position's answer in what the unembedding reads."""
+        return self.factor * self.W_U[answers.to(self.W_U.device)]
 
-        def look(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            scales.append(self.norm.scale(inputs[0].float(), output.float()))
+    def bias_of(self, norm: torch.nn.Module) -> Tensor:
+        """Bias of a norm; 0 of one that is not on the way, and so was not probed."""
+        return self.norms[norm].bias if norm in self.norms else self.W_U.new_zeros(())
 
-        with alone(self.model.plain), self.norm.module.register_forward_hook(look):
-            yield scales
+    def bias(self, answers: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos"]:
+        """Effect of the unembedding's bias."""
+        b_U = getattr(self.head, "bias", None)
+        b_U = self.W_U.new_zeros(len(self.W_U)) if b_U is None else b_U.detach().float()
+        return self.factor * (b_U - b_U.mean())[answers.to(b_U.device)]
 
-    def towards(self, answers: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
-        """Direction of each position's answer in the residual stream, times the norm's scale."""
-        return self.norm.fold(self.W_U[answers.to(self.W_U.device)])
+    @cached_property
+    def tail(self) -> Float[Tensor, "d_read d_model"]:
+        """From the stream after the last layer to what the unembedding reads.
 
-    def W_O(self, layer: int) -> Float[Tensor, "head d_head d_model"]:
-        """How a layer's heads write to the residual stream."""
-        return written(self.model, layer)
-
-    def head_directions(
-        self, layer: int, towards: Float[Tensor, "batch pos d_model"]
-    ) -> Float[Tensor, "batch head pos d_head"]:
-        """The same direction in the values of each head of a layer: through its W_O."""
-        return einsum(towards, self.W_O(layer), "b q d, h e d -> b h q e")
+        Up to a positive factor: the scale of the final norm.
+        """
+        model, after = self.model, self.model.n_layers
+        tokens = model.vocabulary[:1, None]
+        run = linear_pass(model, tokens, lambda *_: None, self.norms, layers=[after])
+        rows = torch.eye(self.W_U.shape[1], device=run.last.device, dtype=run.last.dtype)
+        (found,) = torch.autograd.grad(
+            run.last, run.streams[after], rows[:, None, None], is_grads_batched=True
+        )
+        return found[:, 0, 0].float()
 
     def copying(self) -> Float[Tensor, "layer head"]:
-        """`interp.weights.heads.copying_scores` of every head, norms folded in, W_U centred."""
+        """`interp.weights.heads.copying_scores` of every head, norms folded in, W_U centred.
+
+        Of the layers with attention. Fills `grams`.
+        """
         W_E = self.model.plain.get_input_embeddings().weight.detach().float()
-        ring = self.norm.fold(self.W_U).T @ W_E
+        ring = self.tail.T @ (self.W_U.T @ W_E)
         scores = []
-        for layer in range(self.model.n_layers):
+        for layer in self.model.attending:
             W_V, _, W_O = values(self.model, layer)
             W_V = repeat(W_V, "kv d e -> (kv g) d e", g=len(W_O) // len(W_V))
             scores.append(copying_scores(W_V, W_O, ring))
+            self.grams[layer] = W_O @ W_O.mT
         return torch.stack(scores)
 
 
 def value_norms(
-    v: Float[Tensor, "batch kv_head key d_head"], W_O: Float[Tensor, "head d_head d_model"]
+    v: Float[Tensor, "batch kv_head key d_value"], gram: Float[Tensor, "head d_value d_value"]
 ) -> Float[Tensor, "batch head key"]:
     """`|v W_O|`: how far one unit of attention to a key moves the residual stream.
 
     (Kobayashi et al. 2020, arXiv 2004.10102.) Computed as the root of `v (W_O W_O^T) v`, so that
-    no vector of the stream's width is made for every key and head.
+    no vector of the stream's width is made for every key and head. `gram` is `W_O W_O^T`. Scales
+    of a norm after the heads and gates, which depend on the query, are left out.
     """
-    gram = rearrange(W_O @ W_O.mT, "(kv g) d e -> kv g d e", kv=v.shape[1])
+    gram = rearrange(gram, "(kv g) d e -> kv g d e", kv=v.shape[1])
     squares = einsum(v.float(), gram, v.float(), "b kv k d, kv g d e, b kv k e -> b kv g k")
     return rearrange(squares, "b kv g k -> b (kv g) k").clamp(min=0).sqrt()
-
-
-def through(
-    attention: FromQK,
-    keys: Int[Tensor, "batch query m"],
-    directions: Float[Tensor, "batch head query d_head"],
-) -> Float[Tensor, "batch head query"]:
-    """Effect of each head through `keys` alone, times the norm's scale."""
-    return (attention.brought(keys) * directions).sum(-1)
 
 
 class StripeEffects:
     """Every head's direct effect on the right next token through its induction targets alone.
 
-    Of repeated rows. Call `look` for each layer of a forward pass inside `Readout.watching`.
+    Of repeated rows. Call `look` for each layer of an `interp.weights.linear.linear_pass`.
     """
 
     def __init__(self, readout: Readout, tokens: Int[Tensor, "batch pos"]) -> None:
-        self.readout = readout
         self.towards = readout.towards(tokens.roll(-1, dims=1))
         self.has_next = torch.arange(tokens.shape[1], device=tokens.device) < tokens.shape[1] - 1
         self._found: dict[int, tuple[Tensor, Tensor]] = {}
@@ -148,16 +173,19 @@ class StripeEffects:
         counted: Bool[Tensor, "batch query"],
     ) -> None:
         """Add one layer: its attention, the keys where it should look, the queries that count."""
-        directions = self.readout.head_directions(layer, self.towards)
         counted = (keys != NONE).any(-1) & counted & self.has_next
-        self._found[layer] = through(attention, keys, directions), counted
+        self._found[layer] = attention.brought(keys), counted
 
-    def tallies(self, scale: Float[Tensor, "batch pos"]) -> dict[int, Tally]:
-        """The effects in logits, by layer; `scale` is the final norm's scale in that pass."""
-        return {
-            layer: Tally.of(effect / scale[:, None], torch.zeros_like(effect), counted)
-            for layer, (effect, counted) in self._found.items()
-        }
+    def tallies(self, run: Linear) -> dict[int, Tally]:
+        """The effects in logits, by layer, after the pass `run`."""
+        gradients = run.gradients(self.towards, [run.heads[layer] for layer in self._found])
+        found = {}
+        for (layer, (brought, counted)), gradient in zip(
+            self._found.items(), gradients, strict=True
+        ):
+            effect = einsum(brought, gradient.float(), "b h q d, b q h d -> b h q")
+            found[layer] = Tally.of(effect, torch.zeros_like(effect), counted)
+        return found
 
 
 def logit_parts(
@@ -171,42 +199,73 @@ def logit_parts(
 
     Returns:
         `heads [layer, batch, head, pos]`, `attention_bias` and `mlp [layer, batch, pos]`,
-        `embedding` and `constant [batch, pos]`, in logits. Their sum is the logit.
+        `embedding` and `constant [batch, pos]`, in logits. Their sum is the logit, before a cap.
+        `mlp` is what the layer adds without heads: its MLP, its experts, and in a layer without
+        attention (hybrids), where `heads` are 0, what is there instead.
     """
     readout = readout or Readout(model)
-    towards = readout.towards(answers)
-    layers = range(model.n_layers)
-    parts = ("hook_mlp_out", "attn.hook_z")
-    names = ["blocks.0.hook_resid_pre", *(f"blocks.{i}.{part}" for i in layers for part in parts)]
-    with readout.watching() as scales, torch.no_grad(), evaluating(model.plain):
-        logits = model.plain(tokens.to(model.device)).logits.float()
-    scale = scales[0]
-    seen = run_with(model, tokens, names)
+    return _parts(readout, tokens.to(model.device), answers.to(model.device), lambda *_: None)[1]
 
-    def effect(part: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "batch pos"]:
-        return (part.float() * towards).sum(-1) / scale
 
-    heads = []
-    for layer in layers:
-        z = seen[f"blocks.{layer}.attn.hook_z"].float().flatten(2)
-        z = rearrange(z, "b q (h d) -> b h q d", h=model.n_heads)
-        directions = readout.head_directions(layer, towards)
-        heads.append((z * directions).sum(-1) / scale[:, None])
-    biases = [getattr(block.attn, "b_O", None) for block in model.bridge.blocks]
-    biases = [torch.zeros_like(scale) if b is None else effect(b.detach()) for b in biases]
-    constant = readout.W_U[answers] @ readout.norm.bias
-    b_U = getattr(model.plain.get_output_embeddings(), "bias", None)
+def _parts(
+    readout: Readout,
+    tokens: Int[Tensor, "batch pos"],
+    answers: Int[Tensor, "batch pos"],
+    visit: Visit,
+) -> tuple[Linear, dict[str, Float[Tensor, "..."]]]:
+    """The pass and the result of `logit_parts`, compared with the logits of the model as it is."""
+    model, given = readout.model, []
+    with (
+        evaluating(model.plain),
+        readout.head.register_forward_hook(lambda module, inputs, output: given.append(output)),
+        torch.no_grad(),
+    ):
+        logits = model.plain(tokens).logits.float()
+    uncapped = readout.factor * given[0].float()
+    expected = uncapped if readout.cap is None else readout.cap * (uncapped / readout.cap).tanh()
+    if not (logits - expected).abs().max() <= readout.close * logits.abs().max():
+        raise InputError("the logits are not what the unembedding gives, times a factor, capped")
+
+    run = linear_pass(model, tokens, visit, readout.norms, parts=True)
+    constant = readout.bias(answers)
+    batch, length = tokens.shape
     found = {
-        "heads": torch.stack(heads),
-        "attention_bias": torch.stack(biases),
-        "mlp": torch.stack([effect(seen[f"blocks.{layer}.hook_mlp_out"]) for layer in layers]),
-        "embedding": effect(seen["blocks.0.hook_resid_pre"]),
-        "constant": constant if b_U is None else constant + b_U[answers] - b_U.mean(),
+        "heads": constant.new_zeros(model.n_layers, batch, model.n_heads, length),
+        "attention_bias": constant.new_zeros(model.n_layers, batch, length),
+        "mlp": constant.new_zeros(model.n_layers, batch, length),
+        "embedding": torch.zeros_like(constant),
+        "constant": constant,
     }
+    # Where the gradient is taken, what it is multiplied by, and where the effect belongs.
+    z, W_O = run.heads, output_projections(model.plain)
+    embedding = next(iter(run.streams.values()))
+    on_way: list[_Term] = [
+        (embedding, embedding.detach, found["embedding"]),
+        *((z[i], z[i].detach, found["heads"][i].transpose(1, 2)) for i in z),
+    ]
+    others: list[_Term] = [
+        *((x, x.detach, found["mlp"][i]) for i, x in run.others),
+        *((x, partial(_bias, W_O[i], z[i]), found["attention_bias"][i]) for i, x in run.written),
+        *((y, partial(readout.bias_of, norm), constant) for norm, y in run.normed),
+    ]
+    for terms, unused in ((on_way, False), (others, True)):
+        at = [at for at, _, _ in terms]
+        gradients = run.gradients(readout.towards(answers), at, unused=unused)
+        for gradient, (_, part, place) in zip(gradients, terms, strict=True):
+            effect = part().float() * gradient.float()
+            place += effect.reshape(*place.shape, -1).sum(-1)
     total = found["heads"].sum((0, 2)) + found["attention_bias"].sum(0) + found["mlp"].sum(0)
     total = total + found["embedding"] + found["constant"]
-    logits = logits - logits.mean(-1, keepdim=True)
-    expected = logits.gather(-1, answers[..., None].to(logits.device))[..., 0]
+    logits = uncapped - uncapped.mean(-1, keepdim=True)
+    expected = logits.gather(-1, answers[..., None])[..., 0]
     if not (total - expected).abs().max() <= readout.close * logits.abs().max():
         raise InputError("the parts of the residual stream do not sum to the logits")
-    return found
+    return run, found
+
+
+_Term = tuple[Tensor, Callable[[], Tensor], Tensor]
+
+
+def _bias(W_O: torch.nn.Module, z: Tensor) -> Tensor:
+    with torch.no_grad():
+        return W_O(torch.zeros_like(z[:1, :1].flatten(2)))

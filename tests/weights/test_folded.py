@@ -415,6 +415,6 @@ def test_induction_heads_match_by_what_the_previous_token_head_wrote_and_copy(re
     assert match(11, 1) < 0.01
     # That head moves what it finds on to later heads; one of layer 23 speaks to the output.
     readout = Readout(real_model)
-    W_U = readout.norm.fold(readout.W_U)
+    W_U = readout.W_U @ readout.tail
     assert ov_copy(effective, weights[23], 2, W_U, ids) > 0.1  # By chance 0.00002.
     assert ov_copy(effective, weights[17], 3, W_U, ids) < 0.01

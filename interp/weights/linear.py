@@ -1,0 +1,276 @@
+"""A pass of a model in which its logits are linear in what heads and layers add to the stream.
+
+The model runs as it is, with its own modules and its own values. Autograd sees only the way of the
+residual stream: what reads the stream (attention, MLP, experts, a mixer without heads) is cut off
+from it, and each norm on the way keeps the scale that it has in this pass. The output of every
+head, of every other branch and the stream that enters the first layer are then separate variables,
+and what the unembedding reads is linear in them. One backward pass gives the gradient at all of
+them; the effect of a part is its product with the gradient. So whatever lies on the way needs no
+knowledge of the family: W_O in any storage, norms after the heads, gates, multipliers of the
+residual branches, blocks in parallel, projections.
+
+Every position is separate, since only attention moves information between positions.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from interp.errors import InputError
+from interp.models import Model, alone
+from interp.models.families import attention_modules, layer_modules, output_projections
+from interp.models.stream import Visit, stream
+from interp.weights.norms import Norm
+
+Norms = dict[nn.Module, Norm]
+"""Norms that have been probed."""
+
+_ADDS_RESIDUAL = {"residual", "input_tensor"}
+"""Arguments by which a module gets the stream and adds its own part to it (Bloom, MPT, BERT)."""
+
+
+@dataclass
+class Linear:
+    """The variables of one pass, each a part of what the unembedding reads, and their gradients.
+
+    `others`, `written` and `normed` are kept on request only.
+    """
+
+    norms: Norms
+    streams: dict[int, Float[Tensor, "batch pos d_model"]] = field(default_factory=dict)
+    """What each layer reads; that of the first layer is itself a part, the embedding."""
+    heads: dict[int, Float[Tensor, "batch pos head d_value"]] = field(default_factory=dict)
+    """What the heads of a layer put out: their weighted values."""
+    others: list[tuple[int, Float[Tensor, "batch pos d_model"]]] = field(default_factory=list)
+    """What other branches of a layer put out, with the layer's number."""
+    written: list[tuple[int, Float[Tensor, "batch pos d_model"]]] = field(default_factory=list)
+    """What W_O of a layer puts out, with its bias."""
+    normed: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
+    """What each norm on the way puts out."""
+    last: Float[Tensor, "batch pos d_read"] = field(default_factory=lambda: torch.empty(0))
+    """What the unembedding reads."""
+
+    def gradients(
+        self,
+        direction: Float[Tensor, "batch pos d_read"],
+        at: Sequence[Tensor],
+        *,
+        unused: bool = False,
+    ) -> Sequence[Tensor]:
+        """Gradients of `last . direction` at each of `at`; with `unused` 0 off the way."""
+        direction = direction.to(self.last.dtype)
+        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": unused}
+        found = torch.autograd.grad(self.last, at, direction, **options) if at else ()
+        if any(gradient is None for gradient in found):
+            raise InputError("the residual stream does not reach the logits")
+        return found
+
+    def moved(
+        self, layer: int, sources: Sequence[int]
+    ) -> dict[int, Callable[[Tensor], Float[Tensor, "batch pos d_model"]]]:
+        """For each source layer: from an output of its heads to its part of what `layer` reads.
+
+        The map is linear: norms in between keep their scales.
+        """
+        x = self.streams[layer]
+        towards = torch.zeros_like(x, requires_grad=True)
+        at = [self.heads[source] for source in sources]
+        gradients = torch.autograd.grad(x, at, towards, retain_graph=True, create_graph=True)
+
+        def forward(gradient: Tensor, z: Tensor) -> Tensor:
+            # The gradient is linear in `towards`, so its own gradient is the map itself.
+            return torch.autograd.grad(gradient, towards, z, retain_graph=True)[0]
+
+        return {i: partial(forward, each) for i, each in zip(sources, gradients, strict=True)}
+
+
+class _Frozen(torch.autograd.Function):
+    """The output of a norm, whose gradient takes the scale as constant.
+
+    The scale is computed in the backward pass, since most norms are not on the way.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, norm: Callable[[Tensor], Norm]) -> Tensor:
+        ctx.save_for_backward(x, y)
+        ctx.norm = norm
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        x, y = (saved.detach() for saved in ctx.saved_tensors)
+        norm = ctx.norm(x)
+        scale = norm.scale(x.float(), y.float())
+        return (norm.fold(gradients[0].float()) / scale[..., None]).to(x.dtype), None, None
+
+
+def linear_pass(
+    model: Model,
+    tokens: Tensor,
+    visit: Visit,
+    norms: Norms,
+    *,
+    parts: bool = False,
+    layers: Collection[int] = (),
+) -> Linear:
+    """Stream `tokens` through the model (`interp.models.stream`), linear in its parts.
+
+    Args:
+        model: A model that can be streamed.
+        tokens: Token ids, without padding.
+        visit: Called with each layer's attention.
+        norms: Norms that have been probed; new ones are added.
+        parts: Whether to keep all parts, not only the heads.
+        layers: Layers whose `streams` are kept, next to that of the first.
+    """
+    run = Linear(norms)
+
+    def cut(layer: int, out: Tensor) -> Tensor:
+        if layer in run.heads:
+            raise InputError(f"the heads of layer {layer} attend more than once")
+        run.heads[layer] = out.detach().requires_grad_()
+        torch.set_grad_enabled(True)
+        return run.heads[layer]
+
+    with _watching(model, run, parts, layers):
+        stream(model, tokens, visit, cut)
+    if without := sorted({*model.attending} - {*run.heads}):
+        raise InputError(f"the attention of layer {without[0]} cannot be streamed")
+    if not run.last.requires_grad:
+        raise InputError("the unembedding does not read the residual stream")
+    return run
+
+
+@contextmanager
+def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -> Iterator[None]:
+    """Hooks that let autograd see the way of the stream alone.
+
+    They switch autograd on where the stream goes on, and off where a branch reads it.
+    """
+    plain = model.plain
+    attention, projections = attention_modules(plain), output_projections(plain)
+
+    def entered(layer: int, module: Any, args: Any, options: Any) -> Any:
+        torch.set_grad_enabled(True)
+        x = args[0] if args else options["hidden_states"]
+        if x.dim() != 3:
+            raise InputError(
+                "the layers read several streams, mixed by factors that depend on them"
+            )
+        if not run.streams:
+            x = run.streams[layer] = x.detach().requires_grad_()
+            return ((x, *args[1:]), options) if args else (args, {**options, "hidden_states": x})
+        if layer in layers:
+            run.streams[layer] = x
+        return None
+
+    def left(layer: int, module: Any, inputs: Any, output: Any) -> None:
+        if layer + 1 in layers:
+            run.streams[layer + 1] = output[0] if isinstance(output, tuple) else output
+
+    def attends(module: Any, args: Any, options: Any) -> tuple[Any, dict[str, Any]]:
+        torch.set_grad_enabled(False)
+        names = [*_arguments(module), *map(str, range(len(args)))]
+        # What follows the heads may read the stream too: gates.
+        cut = tuple(_cut(name, value) for name, value in zip(names, args))
+        return cut, {name: _cut(name, value) for name, value in options.items()}
+
+    def off(*_: Any) -> None:
+        torch.set_grad_enabled(False)
+
+    def on(*_: Any) -> None:
+        torch.set_grad_enabled(True)
+
+    def part(layer: int, module: Any, inputs: Any, output: Any) -> Any:
+        torch.set_grad_enabled(True)
+        if not parts:
+            return None
+        first, *others = output if isinstance(output, tuple) else (output,)
+        first = first.detach().requires_grad_()
+        run.others.append((layer, first))
+        first = first.clone()  # Falcon adds to it in place.
+        return (first, *others) if isinstance(output, tuple) else first
+
+    def freeze(module: nn.Module, args: Any, options: Any, y: Tensor) -> Tensor | None:
+        x = args[0] if args else next(iter(options.values()))
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return None
+        y = _Frozen.apply(x, y.detach(), partial(_probed, run.norms, module))
+        if parts:
+            run.normed.append((module, y))
+        return y
+
+    def wrote(layer: int, module: Any, inputs: Any, output: Tensor) -> None:
+        if parts and output.requires_grad:
+            run.written.append((layer, output))
+
+    def read(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        run.last = inputs[0]
+        torch.set_grad_enabled(False)
+        return inputs[0][:, -1:].detach(), *inputs[1:]  # Logits of all positions are large.
+
+    def whole(module: Any, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {name: one for name, one in options.items() if name != "logits_to_keep"}
+
+    with ExitStack() as hooks:
+        enter = hooks.enter_context
+        enter(alone(plain))
+        enter(plain.register_forward_pre_hook(whole, with_kwargs=True))
+        for i, layer in layer_modules(plain).items():
+            enter(layer.register_forward_pre_hook(partial(entered, i), with_kwargs=True))
+            enter(layer.register_forward_hook(partial(left, i)))
+            for branch in _branches(layer, attention.get(i), projections.get(i)):
+                enter(branch.register_forward_pre_hook(off))
+                enter(branch.register_forward_hook(partial(part, i)))
+        for module in attention.values():
+            enter(module.register_forward_pre_hook(attends, with_kwargs=True))
+            enter(module.register_forward_hook(on))
+        for i, module in projections.items():
+            enter(module.register_forward_hook(partial(wrote, i)))
+        for module in plain.modules():
+            if _is_norm(module):
+                enter(module.register_forward_hook(freeze, with_kwargs=True))
+        enter(plain.get_output_embeddings().register_forward_pre_hook(read))
+        yield
+
+
+def _probed(norms: Norms, module: nn.Module, x: Tensor) -> Norm:
+    if module not in norms:
+        norms[module] = Norm(module, x.flatten(0, -2)[0])
+    return norms[module]
+
+
+def _arguments(module: nn.Module) -> list[str]:
+    return list(inspect.signature(type(module).forward).parameters)[1:]
+
+
+def _cut(name: str, value: Any) -> Any:
+    is_read = isinstance(value, Tensor) and name not in _ADDS_RESIDUAL
+    return value.detach() if is_read else value
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower()
+
+
+def _branches(layer: nn.Module, *kept: nn.Module | None) -> Iterator[nn.Module]:
+    """The modules of a layer that read the stream and add to it, other than its attention.
+
+    A module that adds its part to the stream itself, or has the attention or W_O inside, is not
+    cut off as a whole, but its own modules are.
+    """
+    for module in layer.children():
+        if module in kept or _is_norm(module) or "dropout" in type(module).__name__.lower():
+            continue
+        inside = any(one in kept for one in module.modules())
+        if inside or not _ADDS_RESIDUAL.isdisjoint(_arguments(module)):
+            yield from _branches(module, *kept)
+        else:
+            yield module
