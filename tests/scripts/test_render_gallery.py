@@ -1,10 +1,12 @@
+import json
 import re
 
 import numpy as np
 import pytest
 from invoked import invoke, refused
 from paged import looking_ahead
-from tiny_models import tiny, words_tokenizer
+from parsed import Parsed
+from tiny_models import CHAT, tiny, words_tokenizer
 
 import interp
 from interp.show import render as rendering
@@ -19,7 +21,9 @@ def made(tmp_path_factory):
     """A tiny model with a tokenizer, and the table of its heads."""
     path = tmp_path_factory.mktemp("made")
     tiny("llama").save_pretrained(path / "model")
-    words_tokenizer().save_pretrained(path / "model")
+    words = words_tokenizer()
+    words.chat_template = CHAT
+    words.save_pretrained(path / "model")
     scan = interp.scan_heads(interp.load_model(path / "model"), rows=2, quick=True)
     scan.save(path / "heads.json")
     return path
@@ -50,6 +54,20 @@ def test_a_run_writes_the_page_and_the_figures_and_nothing_else(render, tmp_path
     assert page.count('<script type="text/plain" id="w0-') == 8
     assert page.count('<script type="text/plain" id="w1-') == 8
     assert "gallery.html" in done.stdout
+
+
+@pytest.mark.fault("C27", "C32")
+def test_a_file_of_chats_is_a_prompt_a_line(render, tmp_path):
+    messages = [{"role": "w9", "content": "w5 w6 w5 w6"}]
+    lines = ({"messages": messages}, {"text": "w5 </s> w6"}, {"tokens": [1, 5, 6]})
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    given = ("--prompt-file", tmp_path / "p.jsonl", "--format", "html,png")
+    _, out = render(*given, "--heads", "L0H1")
+    prompts = Parsed((out / "gallery.html").read_text(encoding="utf-8")).data["prompts"]
+    assert [prompt["template"] for prompt in prompts] == [[0, 1, 2, 3, 8], [], []]
+    assert [len(prompt["ids"]) for prompt in prompts] == [9, 4, 3]
+    assert prompts[1]["special"] == [0, 2]
+    assert (out / "head_L0H1_3.png").exists()
 
 
 def test_patterns_in_a_file_are_shown_without_a_model(made, tmp_path):
