@@ -25,6 +25,9 @@ from interp.kinds.targets import NONE, Tokens, at_keys, earlier_copies, first_to
 MIXED = "mixed"
 NOT_ENOUGH = "not enough tokens"
 
+FIRST_ONLY = "only the first token and special tokens; rows are too short for later sinks"
+"""Which sinks can be found where no later token has enough queries after it."""
+
 CROSS = "cross-attention"
 """Label of heads that attend to another text, where no kind is defined."""
 
@@ -49,10 +52,14 @@ class HeadLabel:
         labels: All labels of the head.
         scores: Mean attention mass by kind, in [0, 1], of the kinds that could be measured.
         chance: Scores of attention spread evenly.
-        not_measured: Reason, by kind, why a score is missing.
+        not_measured: Reason, by kind, why a score is missing, or which sinks it leaves out.
         entropy: Mean entropy of a query's attention, in nats.
         mean_distance: Mean distance from query to key, in tokens.
-        sink_position: Position of a sink head's sink, from the first token; None for others.
+        sink_position: Position of a sink head's strongest sink, from the first token; None for
+            others.
+        sinks: Share of each of its sinks, by position from the first token: the mean attention to
+            it of the queries that can use it, in [0, 1]. Of several rows, the positions that are
+            sinks in at least half of them, and the strongest.
         sink_at: Token and position of the sink, such as `[SEP] at 7`, where texts are known.
         window: Number of keys that the layer sees in one direction, the query included, if limited.
         margin: Distance of the excess of `label`'s kind above its threshold, or of the score above
@@ -71,6 +78,7 @@ class HeadLabel:
     entropy: float | None = None
     mean_distance: float | None = None
     sink_position: int | None = None
+    sinks: Mapping[int, float] = field(default_factory=dict)
     sink_at: str | None = None
     window: int | None = None
     margin: float | None = None
@@ -132,6 +140,8 @@ def judge_layer(
     known = {"special": special, "window": window, "causal": causal}
     known |= {"counted": counted, "apart": apart}
     missing = not_measured(tokens, scores.tallies, thresholds, **known)
+    if (sink := scores.tallies.get("sink")) and int(sink.queries.max()) <= thresholds.sink_queries:
+        missing["sink"] = FIRST_ONLY
     nulls, intervals = nulls or {}, intervals or {}
     kinds = [kind for kind in KINDS if kind in scores.tallies]
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
@@ -160,10 +170,11 @@ def judge_layer(
         labels = [(KINDS[kind].opposite if down else None) or KINDS[kind].label for kind in earned]
         if window_forced:
             labels.insert(sum(kind in _TO_WINDOW for kind in earned), FORCED_WINDOW)
-        place = None
+        place, sinks = None, {}
         if "sink" in earned:
             counted = scores.tallies["sink"].queries > 0
             place = int(scores.sink_position[counted, head].mode().values)
+            sinks = _sinks(scores, head, place)
         margin = margins[earned[0]] if earned else max(margins.values(), default=None)
         labels = labels or [MIXED if kinds else NOT_ENOUGH]
         verdicts.append(
@@ -176,6 +187,7 @@ def judge_layer(
                 not_measured=missing,
                 **{name: means[name][head] for name in STATISTICS if name in means},
                 sink_position=place,
+                sinks=sinks,
                 window=window,
                 margin=None if labels[0] == FORCED_WINDOW else margin,
                 borderline=tuple(borderline),
@@ -187,6 +199,20 @@ def judge_layer(
     if texts is not None:
         verdicts = [_with_sink_named(verdict, tokens, texts, special) for verdict in verdicts]
     return verdicts
+
+
+def _sinks(scores: LayerScores, head: int, strongest: int) -> dict[int, float]:
+    """The mean share of each of a head's sinks, over the rows in which it is one."""
+    if scores.sinks is None:
+        return {}
+    shares = scores.sinks.coalesce()
+    of_head = shares.indices()[1] == head
+    places, which = shares.indices()[2, of_head].unique(return_inverse=True)
+    rows = which.bincount(minlength=len(places))
+    means = torch.zeros(len(places)).index_add_(0, which, shares.values()[of_head]) / rows
+    least = int((scores.tallies["sink"].queries > 0).sum()) / 2
+    listed = zip(places.tolist(), means.tolist(), rows.tolist())
+    return {at: mean for at, mean, number in listed if number >= least or at == strongest}
 
 
 def excess(score: float, chance: float) -> float:

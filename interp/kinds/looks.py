@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.kinds.mass import FromPattern
 from interp.kinds.scores import Thresholds, targets_of
-from interp.kinds.sinks import halves, sink_columns, spaced
+from interp.kinds.sinks import Search, find_sinks
 from interp.kinds.targets import NONE, ordinary
 
 
@@ -51,13 +52,14 @@ def resting_columns(
     *,
     causal: bool = True,
 ) -> Bool[Tensor, "head key=pos"]:
-    """Sink columns of each head by its own attention: `interp.kinds.sinks.sink_columns`."""
+    """Sink columns of each head by its own attention: `interp.kinds.sinks.find_sinks`."""
     fit = ordinary(tokens[None], special)
-    queries = spaced(fit)
-    rows = pattern[:, queries[0].clamp(min=0)] * (queries[0] != NONE)[:, None]
-    later = halves(queries, len(tokens), causal=causal)
-    share, least = thresholds["sink_column"], thresholds["sink_queries"]
-    return sink_columns(rows[None], later, share=share, least=least)[0][0]
+    limits = {"share": thresholds["sink_column"], "least": thresholds["sink_queries"]}
+    search, none = Search.of(fit, causal=causal), torch.zeros_like(fit)
+    sinks = find_sinks(FromPattern(pattern[None]), search, none, **limits)
+    columns = torch.zeros(len(pattern), len(tokens) + 1, dtype=torch.bool, device=pattern.device)
+    columns.scatter_(1, sinks.places.where(sinks.drawing, len(tokens))[0], True)
+    return columns[:, :-1]  # The last column took what is none.
 
 
 def ideal(

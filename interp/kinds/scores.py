@@ -16,7 +16,7 @@ from torch import Tensor
 from interp.errors import Count, InputError, checked
 from interp.kinds.kind import KINDS, kinds_of
 from interp.kinds.mass import Attention, FromPattern, Tally, visible_keys
-from interp.kinds.sinks import halves, sink_columns, spaced
+from interp.kinds.sinks import Search, Sinks, find_sinks
 from interp.kinds.targets import (
     NONE,
     Blocks,
@@ -60,7 +60,7 @@ class Thresholds:
         sink: epsilon = 0.3 of Gu et al. 2024 (arXiv 2410.10781).
         window_width: Width of the local window, the query included.
         sink_column: Least share of the later queries' attention that makes a column other
-            than the first token a sink (see `interp.kinds.sinks.sink_columns`).
+            than the first token a sink (see `interp.kinds.sinks`).
         sink_queries: Least number of later queries for a sink column.
         min_queries: Least number of counted queries for a score.
     """
@@ -100,24 +100,29 @@ class LayerScores:
 
     Attributes:
         tallies: Tallies by kind, and of `entropy` (nats) and `mean_distance` (tokens).
-        sink_position: Each head's strongest column, counted from the row's first token.
+        sink_position: Each head's strongest sink, counted from the row's first token.
+        sinks: Share of each column that is a sink by its attention, sparse, counted likewise:
+            the mean attention to it over the queries that count and can use it.
     """
 
     tallies: dict[str, Tally]
     sink_position: Int[Tensor, "row head"]
+    sinks: Float[Tensor, "row head pos"] | None = None
 
     @classmethod
     def join(cls, parts: "Sequence[LayerScores]") -> "LayerScores":
         """The rows of all `parts`, one after the other."""
+        sinks = [p.sinks for p in parts if p.sinks is not None]
         return cls(
             {name: Tally.join([p.tallies[name] for p in parts]) for name in parts[0].tallies},
             torch.cat([p.sink_position for p in parts]),
+            torch.cat(sinks) if sinks else None,
         )
 
     def measured(self, least: int) -> "LayerScores":
         """The scores without tallies of fewer than `least` queries."""
         enough = {n: t for n, t in self.tallies.items() if int(t.queries.sum()) >= least}
-        return LayerScores(enough, self.sink_position)
+        return replace(self, tallies=enough)
 
 
 STATISTICS = ("entropy", "mean_distance")
@@ -137,8 +142,7 @@ class Questions:
         seen: Number of keys that each query sees.
         last: Last of these keys.
         resting: Sinks that the tokens alone determine.
-        queries: Counted queries in whose rows sink columns are searched.
-        later: The two halves of these queries for each key, from `interp.kinds.sinks.halves`.
+        search: Where sink columns are searched.
         statistics: Whether to tally entropy and mean distance, which without a pattern takes as
             long as the attention itself.
         elsewhere: Whether this is for a null, from `ask_elsewhere`.
@@ -150,8 +154,7 @@ class Questions:
     seen: Int[Tensor, "batch pos"]
     last: Int[Tensor, "batch pos"]
     resting: Bool[Tensor, "batch pos"]
-    queries: Int[Tensor, "batch s"]
-    later: Bool[Tensor, "half=2 batch s pos"]
+    search: Search
     statistics: bool
     elsewhere: bool = False
 
@@ -196,7 +199,6 @@ def ask(
             if KINDS[kind].null == "shuffled":
                 beyond = at_keys(apart, keys[kind]).any(-1, keepdim=True)
                 keys[kind] = torch.where(beyond, NONE, keys[kind])
-    queries = spaced(fit)
     seen, last = visible_keys(tokens, window), positions(tokens)
     if not causal:
         seen, last = _around(tokens, window)
@@ -207,8 +209,7 @@ def ask(
         seen=seen,
         last=last,
         resting=(tokens != NONE) & ~ordinary(tokens, special),
-        queries=queries,
-        later=halves(queries, tokens.shape[1], causal=causal),
+        search=Search.of(fit, causal=causal),
         statistics=statistics,
     )
 
@@ -242,34 +243,33 @@ def score_layer(
         real = rearrange(tokens != NONE, "b q -> b 1 q 1")
         attention = FromPattern(torch.where(real, attention, 0))
 
-    tallies = {}
+    tallies, sinks = {}, None
     place = torch.zeros(len(tokens), attention.n_heads, dtype=torch.long)
     means = attention.means() if questions.statistics else None
     for kind, keys in questions.keys.items():
-        there = keys != NONE
+        counted = (keys != NONE).any(-1) & fit
         if kind == "sink":
-            rows = attention.rows(questions.queries)
-            columns, strongest = sink_columns(
-                rows, questions.later, share=thresholds.sink_column, least=thresholds.sink_queries
-            )
-            columns = columns | questions.resting[:, None]
-            chosen = columns.int().topk(int(columns.sum(-1).max()), dim=-1)
-            places = torch.where(chosen.values > 0, chosen.indices, NONE)
-            others = _others(places, questions)
-            number = others.sum(-1)
-            on_sink = attention.on_columns(places) * others
+            limits = {"share": thresholds.sink_column, "least": thresholds.sink_queries}
+            found = find_sinks(attention, questions.search, questions.resting, **limits)
+            kept = found.drawing | _at(questions.resting, found.places)
+            others = _others(found.places, questions) & kept[:, :, None]
+            on_sink, number = found.attention * others, others.sum(-1)
             value, uniform = on_sink.sum(-1), number / seen[:, None]
             if questions.elsewhere:  # One random key per query, counted once per column.
                 value = attention.mass(keys) * number
-            place = (strongest - first_token(tokens)[:, None]).cpu()
+            weight = _since(found.start, questions, counted)
+            value, uniform = value * weight, uniform * weight
+            first = first_token(tokens)[:, None]
+            place = (found.strongest - first).clamp(min=0).cpu()
+            sinks = _shares(found, first[..., None], tokens.shape[1])
             if means is not None and means.norm is not None and attention.norms is not None:
-                norms = attention.norms.gather(-1, places.clamp(min=0))
+                norms = attention.norms.gather(-1, found.places.clamp(min=0))
                 weighted = (on_sink * norms[:, :, None]).sum(-1) / means.norm.clamp(min=1e-30)
-                tallies[VALUE_WEIGHTED] = Tally.of(weighted, uniform, there.any(-1) & fit)
+                tallies[VALUE_WEIGHTED] = Tally.of(weighted * weight, uniform, counted)
         else:
             value = attention.mass(keys)
-            uniform = rearrange(there.sum(-1) / seen, "b q -> b 1 q")
-        tallies[kind] = Tally.of(value, uniform, there.any(-1) & fit)
+            uniform = rearrange((keys != NONE).sum(-1) / seen, "b q -> b 1 q")
+        tallies[kind] = Tally.of(value, uniform, counted)
 
     if means is not None:
         ahead = questions.last - positions(tokens)
@@ -277,7 +277,7 @@ def score_layer(
         away = (behind * (behind + 1) + ahead * (ahead + 1)) / (2 * seen)
         tallies["entropy"] = Tally.of(means.entropy, seen.log()[:, None], fit)
         tallies["mean_distance"] = Tally.of(means.distance, away[:, None], fit)
-    return LayerScores(tallies, place)
+    return LayerScores(tallies, place, sinks)
 
 
 def targets_of(
@@ -319,3 +319,35 @@ def _others(
     query, place = rearrange(positions(questions.tokens), "b q -> b 1 q 1"), places[:, :, None]
     visible = (place > last - seen) & (place <= last)
     return visible & (place != query) & (place != NONE)
+
+
+def _at(
+    columns: Bool[Tensor, "batch pos"], places: Int[Tensor, "batch head m"]
+) -> Bool[Tensor, "batch head m"]:
+    """Whether each of `places` is among the columns."""
+    batch = torch.arange(len(columns), device=columns.device)[:, None, None]
+    return columns[batch, places.clamp(min=0)] & (places != NONE)
+
+
+def _since(
+    start: Int[Tensor, "batch head"], questions: Questions, counted: Bool[Tensor, "batch query"]
+) -> Float[Tensor, "batch head query"]:
+    """Weight of each query for a head's sinks: 0 before the first of them, in a causal model.
+
+    The weights of a row sum to its number of counted queries.
+    """
+    query = rearrange(positions(questions.tokens), "b q -> b 1 q")
+    after = counted[:, None] & ((query > start[..., None]) | (not questions.search.causal))
+    return after * (counted.sum(-1)[:, None, None] / after.sum(-1, keepdim=True).clamp(min=1))
+
+
+def _shares(
+    found: Sinks, first: Int[Tensor, "batch 1 1"], length: int
+) -> Float[Tensor, "batch head pos"]:
+    """The shares of the columns that are sinks, counted from the first token, sparse."""
+    row, head, column = found.drawing.nonzero(as_tuple=True)
+    place = (found.places - first)[row, head, column]
+    shares = found.share[row, head, column]
+    shape = (*found.places.shape[:2], length)
+    index = torch.stack([row, head, place])
+    return torch.sparse_coo_tensor(index, shares, shape, check_invariants=True).cpu()

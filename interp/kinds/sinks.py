@@ -1,10 +1,18 @@
-"""Which columns of a pattern are sinks, measured on a few of its rows."""
+"""Which columns of a pattern are sinks: proposed by a few of its rows, decided on all of them.
+
+A column's share is the mean attention to it over the counted queries after it (Gu et al. 2024,
+arXiv 2410.10781, section 3.2, without the trivial q = k). It is a sink if both the nearer and the
+farther half of these queries give it enough, so that a near neighbour is no sink.
+"""
+
+from dataclasses import dataclass
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.kinds.mass import Attention
 from interp.kinds.targets import NONE
 
 SAMPLE = 32
@@ -12,7 +20,11 @@ SAMPLE = 32
 
 
 def spaced(counted: Bool[Tensor, "batch pos"], most: int = SAMPLE) -> Int[Tensor, "batch s"]:
-    """At most `most` of each row's counted queries, evenly spaced, in order; filled up with -1.
+    """Some of each row's counted queries, in order, the later the denser; filled up with -1.
+
+    Of a row with at most `4 * most` these are `most` evenly spaced ones. Of a longer row they are
+    half as many, and as many of its last eighth, and so on down to the last `4 * most`: a column
+    late in a long row has enough rows after it too.
 
     Example:
         >>> spaced(torch.tensor([[True, False, True, True, True, True]]), most=3).tolist()
@@ -20,51 +32,137 @@ def spaced(counted: Bool[Tensor, "batch pos"], most: int = SAMPLE) -> Int[Tensor
     """
     number = counted.sum(-1, keepdim=True)
     order = torch.argsort((~counted).int(), dim=-1, stable=True)  # The counted ones first.
-    every = torch.arange(min(most, max(1, int(number.max()))), device=counted.device)
-    even = (every / max(1, len(every) - 1) * (number - 1)).round().long()
-    chosen = torch.where(number <= len(every), every, even)
-    return torch.where(every < number, order.gather(-1, chosen), NONE)
+    chosen, tail, all_of = torch.zeros_like(counted), number, number.clamp(max=4 * most)
+    last = torch.where(number == all_of, most, max(2, most // 2)) - 1
+    even = torch.arange(most, device=counted.device).minimum(last) / last.clamp(min=1)
+    while True:
+        rank = number - tail + (even * (tail - 1).clamp(min=0)).round().long()
+        chosen.scatter_(-1, order.gather(-1, rank.clamp(max=counted.shape[1] - 1)), True)
+        if bool((tail == all_of).all()):
+            break
+        tail = (tail // 8).maximum(all_of)
+    chosen &= counted
+    size = chosen.sum(-1, keepdim=True)
+    every = torch.arange(max(1, int(size.max())), device=counted.device)
+    places = torch.argsort((~chosen).int(), dim=-1, stable=True)[:, : len(every)]
+    return torch.where(every < size, places, NONE)
 
 
 def halves(
-    queries: Int[Tensor, "batch s"], n_keys: int, *, causal: bool = True
-) -> Bool[Tensor, "half=2 batch s key"]:
-    """For each key, the nearer and the farther half of the `queries` that it can be a sink of.
+    away: Int[Tensor, "*batch s key"], weight: Float[Tensor, "*#batch s _"], *, causal: bool = True
+) -> Float[Tensor, "half=2 *batch s key"]:
+    """For each key, the weights of the nearer and the farther half of the queries it can serve.
 
-    These are the queries after it; in a bidirectional model, all but itself. -1 is no query. Of
-    an odd number the middle one is in the farther half.
+    These are the queries after it; in a bidirectional model, all but itself. `away` is the distance
+    from a query back to the key, `weight` the number of queries that a query stands for. Of an
+    odd number the middle one is in the farther half.
     """
-    away = queries[..., None] - torch.arange(n_keys, device=queries.device)
-    others = ((away > 0) if causal else (away != 0)) & (queries != NONE)[..., None]
+    others = weight * ((away > 0) if causal else (away != 0))
     if causal:  # Queries are in the order of their distance.
-        rank = others.cumsum(1)
+        passed = others.cumsum(-2)
     else:
-        away = torch.where(others, away.abs(), n_keys)
-        rank = away.argsort(dim=1, stable=True).argsort(dim=1) + 1
-    near = others & (rank <= others.sum(1, keepdim=True) // 2)
-    return torch.stack([near, others & ~near])
+        away = torch.where(others > 0, away.abs(), away.abs().max() + 1)
+        order = away.argsort(dim=-2, stable=True)
+        passed = torch.zeros_like(others)
+        passed = passed.scatter(-2, order, others.gather(-2, order).cumsum(-2))
+    near = others * (passed <= others.sum(-2, keepdim=True) // 2)
+    return torch.stack([near, others - near])
 
 
-def sink_columns(
-    rows: Float[Tensor, "batch head s key"],
-    later: Bool[Tensor, "half=2 batch s key"],
+@dataclass(frozen=True)
+class Search:
+    """Where to look for sink columns, from the tokens alone.
+
+    Attributes:
+        counted: Queries that count.
+        queries: Queries in whose rows sink columns are searched, from `spaced`.
+        later: Weights of the two halves of these queries for each key, from `halves`.
+        most: Number of counted queries that each key can serve.
+        causal: Whether no query looks ahead.
+    """
+
+    counted: Bool[Tensor, "batch pos"]
+    queries: Int[Tensor, "batch s"]
+    later: Float[Tensor, "half=2 batch s pos"]
+    most: Int[Tensor, "batch pos"]
+    causal: bool
+
+    @classmethod
+    def of(cls, counted: Bool[Tensor, "batch pos"], *, causal: bool = True) -> "Search":
+        """Search in the rows of these queries."""
+        queries, rank = spaced(counted), counted.cumsum(-1)
+        there = queries != NONE
+        # Each query stands for itself and for those since the one before it.
+        upto = rank.gather(-1, queries.clamp(min=0)) * there
+        weight = upto.diff(prepend=torch.zeros_like(upto[:, :1])) * there
+        away = queries[..., None] - torch.arange(counted.shape[1], device=counted.device)
+        total = rank[:, -1:]
+        most = total - rank if causal else total - counted.long()
+        later = halves(away, weight[..., None].float(), causal=causal)
+        return cls(counted, queries, later, most, causal)
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """The columns that draw a head's attention, and those that a caller names.
+
+    Attributes:
+        places: Column of each, filled up with -1.
+        attention: Attention of each counted query to each of them; 0 for the others.
+        total: Attention to it, summed over the counted queries that it can serve.
+        number: Number of these queries.
+        drawing: Whether it is a sink by its share, in both halves of these queries.
+    """
+
+    places: Int[Tensor, "batch head m"]
+    attention: Float[Tensor, "batch head query m"]
+    total: Float[Tensor, "batch head m"]
+    number: Float[Tensor, "batch head m"]
+    drawing: Bool[Tensor, "batch head m"]
+
+    @property
+    def share(self) -> Float[Tensor, "batch head m"]:
+        """Mean attention to it of the counted queries that it can serve, in [0, 1]."""
+        return self.total / self.number.clamp(min=1)
+
+    @property
+    def start(self) -> Int[Tensor, "batch head"]:
+        """The first column that draws attention; 0 where none does."""
+        late = torch.iinfo(torch.long).max
+        first = self.places.where(self.drawing, late).amin(-1)
+        return first.where(first < late, 0)
+
+    @property
+    def strongest(self) -> Int[Tensor, "batch head"]:
+        """The column with most attention in all."""
+        return self.places.gather(-1, self.total.argmax(-1, keepdim=True))[..., 0]
+
+
+def find_sinks(
+    attention: Attention,
+    search: Search,
+    named: Bool[Tensor, "batch key"],
     *,
     share: float,
     least: int,
-) -> tuple[Bool[Tensor, "batch head key"], Int[Tensor, "batch head"]]:
-    """Columns that draw at least `share` of the later queries' attention, near and far.
+) -> Sinks:
+    """The sink columns of each head, and the `named` ones.
 
-    A column's share is the mean attention to it over the queries after it (Gu et al. 2024,
-    arXiv 2410.10781, section 3.2, without the trivial q = k). Both the nearer and the farther
-    half of these queries must give that much, so that a near neighbour is no sink.
-
-    `rows` are rows of the pattern for some queries, `later` the `halves` of these queries, and
-    `least` is the least number of later queries for a sink.
-
-    Returns:
-        Which columns are sinks; and the column with most attention of later queries, sink or not.
+    A sink draws `share` of the attention of both halves of the queries that it can serve, which
+    are at least `least`.
     """
-    given = [(rows * half[:, None]).sum(-2) for half in later]
-    number = rearrange(later.sum(-2), "half b k -> half b 1 k")
-    enough = torch.stack(given) >= share * number
-    return enough.all(0) & (number.sum(0) >= least), (given[0] + given[1]).argmax(-1)
+    rows = attention.rows(search.queries)
+    given = torch.stack([(rows * half[:, None]).sum(-2) for half in search.later])
+    # Few rows vary more than all: half of the share is enough for a column to be looked at.
+    enough = given >= share / 2 * rearrange(search.later.sum(-2), "n b k -> n b 1 k")
+    likely = enough.all(0) & rearrange(search.most >= least, "b k -> b 1 k")
+    columns = likely | named[:, None]
+    chosen = columns.int().topk(max(1, int(columns.sum(-1).max())), dim=-1)
+    places = torch.where(chosen.values > 0, chosen.indices, NONE)
+    counted = rearrange(search.counted, "b q -> b 1 q 1")
+    on_columns = torch.where(counted, attention.on_columns(places), 0)
+    query = rearrange(torch.arange(counted.shape[2], device=places.device), "q -> q 1")
+    later = halves(query - places[:, :, None], counted.float(), causal=search.causal)
+    given, number = (later * on_columns).sum(-2), later.sum(-2)
+    drawing = (given >= share * number).all(0) & (number.sum(0) >= least) & (places != NONE)
+    return Sinks(places, on_columns, given.sum(0), number.sum(0), drawing)

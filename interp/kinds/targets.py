@@ -82,7 +82,7 @@ def sink(tokens: Tokens, special: Collection[int] = ()) -> Keys:
 
     A head that has nothing to do attends to it (Xiao et al. 2023, arXiv 2309.17453). Other columns
     count as sinks too: special tokens, by their ids, and those found in the attention itself
-    (see `interp.kinds.sinks.sink_columns`).
+    (see `interp.kinds.sinks`).
     """
     first = first_token(tokens)[:, None].expand_as(tokens)
     return _for_queries(ordinary(tokens, special), first[..., None])
@@ -118,11 +118,13 @@ def local_window(tokens: Tokens, special: Collection[int] = (), *, width: int = 
     """The last `width` positions, the query among them.
 
     A query counts once at least one position is outside its window, so that the first token is
-    never inside.
+    never inside. A row counts if it has `2 * width` such queries: in a shorter one, a column that
+    draws all attention is inside most windows.
     """
     window = positions(tokens)[..., None] - torch.arange(width, device=tokens.device)
-    outside = window[..., -1] > first_token(tokens)[:, None]
-    return _for_queries(ordinary(tokens, special) & outside, window)
+    counted = ordinary(tokens, special) & (window[..., -1] > first_token(tokens)[:, None])
+    enough = counted.sum(-1, keepdim=True) >= 2 * width
+    return _for_queries(counted & enough, window)
 
 
 def window_around(tokens: Tokens, special: Collection[int] = (), *, width: int = 8) -> Keys:

@@ -73,6 +73,7 @@ COLUMNS = [
     Column("entropy", NUMBER, UP, "mean entropy of a query's attention, in nats"),
     Column("mean_distance", NUMBER, UP, "mean distance from query to key, in tokens"),
     Column("sink_position", WHOLE, UP, "position of the head's sink in the row, from 0"),
+    Column("sinks", WORDS, ANY, "position of each sink, and its share: `0 (0.64), 300 (0.40)`"),
     Column("sink_at", WORDS, ANY, "token and position of the sink, such as `[SEP] at 7`"),
     Column("window", WHOLE, (1.0, inf), "tokens that the architecture lets it look back"),
     Column("margin", NUMBER, (-inf, 1.0), "score above threshold or null; below 0 for `mixed`"),

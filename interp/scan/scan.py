@@ -1,7 +1,7 @@
 """Find out what every head of a model does: `scan_heads`."""
 
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -143,7 +143,7 @@ def _judge(
             ends = torch.where(ends.isnan(), effect.mean, ends)  # One row has no interval.
         verdicts += judge_layer(
             layer,
-            LayerScores(tallies, joined["random"].sink_position),
+            replace(joined["random"], tallies=tallies),
             repeated.tokens,
             thresholds,
             special=model.special,

@@ -206,6 +206,8 @@ def _row(verdict: HeadLabel) -> dict[str, Any]:
     for name in (*STATISTICS, "sink_position", "window", "sink_at", "margin"):
         if name != "sink_at" or verdict.sink_at is not None:
             row[name] = getattr(verdict, name)
+    if verdict.sinks:
+        row["sinks"] = ", ".join(f"{at} ({share:.2f})" for at, share in verdict.sinks.items())
     row["borderline"] = ", ".join(verdict.borderline)
     row["not_measured"] = "; ".join(f"{kind}: {why}" for kind, why in verdict.not_measured.items())
     return row

@@ -295,14 +295,14 @@ def planned_excess(
 def _targets(
     rows: Rows, kind: str, thresholds: Thresholds, sinks: Int[Tensor, " row"]
 ) -> tuple[Mask, Bool[Tensor, "row query"]]:
-    """The targets of a kind, and the queries that count; `sinks` also count as sinks.
+    """The targets of a kind, and the queries that count; `sinks` also count as sinks, from there on.
 
     The first token is the usual sink: it does not count as a query, nor as another kind's target.
     """
     if kind == "sink":
         chosen = (rows.place == 0) | (rows.place == sinks[:, None])
         targets = (rows.back > 0) & rearrange(chosen, "row k -> row 1 k")
-        return targets, (rows.place > 0).expand(len(targets), -1)
+        return targets, rows.place > sinks[:, None]
     return _fixed_targets(rows, kind, thresholds.window_width)
 
 

@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +8,6 @@ from torch import Tensor
 from interp.kinds.kind import KINDS
 from interp.kinds.mass import FromPattern, Tally, attention_mass, visible_keys
 from interp.kinds.scores import Thresholds
-from interp.kinds.sinks import halves, sink_columns, spaced
 from interp.kinds.targets import NONE, Blocks, first_token
 
 EXACT = {"rtol": 0, "atol": 0}
@@ -104,7 +101,6 @@ def test_scoring_never_writes_to_its_inputs():
     before = [tensor.clone() for tensor in (pattern, tokens, counted)]
     scored(pattern, tokens, counted=counted, window=9, thresholds=Thresholds())
     attention_mass(pattern, KINDS["induction"](tokens))
-    sinks(pattern, counted, share=0.1, least=4)
     for tensor, copy in zip((pattern, tokens, counted), before, strict=True):
         assert torch.equal(tensor, copy)
 
@@ -120,63 +116,6 @@ def test_visible_keys_count_the_real_tokens_up_to_the_query(window):
                 of_blocks = isinstance(window, Blocks)
                 assert count == ((so_far - 1) % limit + 1 if of_blocks else min(limit, so_far))
             assert count >= 1
-
-
-def sinks(pattern: Tensor, counted: Tensor, **limits: float) -> Tensor:
-    queries = spaced(counted, most=counted.shape[1])
-    later = halves(queries, pattern.shape[-1])
-    return sink_columns(FromPattern(pattern).rows(queries), later, **limits)[0]
-
-
-def slow_sink_columns(pattern: Tensor, counted: Tensor, share: float, least: int) -> Tensor:
-    batch, heads, length, _ = pattern.shape
-    found = torch.zeros(batch, heads, length, dtype=torch.bool)
-    for b in range(batch):
-        for k in range(length):
-            after = [q for q in range(k + 1, length) if counted[b, q]]
-            if len(after) < least:
-                continue
-            halves = after[: len(after) // 2], after[len(after) // 2 :]
-            for h in range(heads):
-                given = [[pattern[b, h, q, k].item() for q in half] for half in halves]
-                found[b, h, k] = all(sum(half) >= share * len(half) for half in given)
-    return found
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(seed=SEEDS, length=st.integers(1, 20), least=st.integers(1, 6), share=st.floats(0.02, 0.4))
-def test_sink_columns_are_those_of_the_definition(seed, length, least, share):
-    pattern = random_pattern(seed, 2, 3, length)
-    counted = torch.rand(2, length, generator=torch.Generator().manual_seed(seed)) < 0.8
-    fast = sinks(pattern, counted, share=share, least=least)
-    assert torch.equal(fast, slow_sink_columns(pattern, counted, share, least))
-
-
-def columns_of(look: Callable[[int], int], length: int = 40) -> list[int]:
-    pattern = torch.zeros(1, 1, length, length)
-    for q in range(length):
-        pattern[0, 0, q, min(look(q), q)] = 1
-    counted = torch.ones(1, length, dtype=torch.bool)
-    return sinks(pattern, counted, share=0.1, least=16)[0, 0].nonzero().flatten().tolist()
-
-
-SINKS = {
-    "the first token": (lambda q: 0, [0]),
-    "a later column": (lambda q: 5, [5]),
-    "two columns in turn": (lambda q: q % 2, [0, 1]),
-    "the previous token": (lambda q: q - 1 if q else 0, []),
-    "the token itself": (lambda q: q, []),
-    "half way back": (lambda q: q // 2, []),
-    "a column with too few queries after it": (lambda q: 24, []),
-    "a column with just enough queries after it": (lambda q: 23, [23]),
-    "a column that the later half forgets": (lambda q: 0 if q < 20 else q, []),
-    "a column that the earlier half has not found": (lambda q: 0 if q >= 20 else q, []),
-}
-
-
-@pytest.mark.parametrize(("look", "columns"), SINKS.values(), ids=SINKS)
-def test_a_sink_is_a_column_that_draws_from_everywhere(look, columns):
-    assert columns_of(look) == columns
 
 
 def random_tally(seed: int, rows: int, heads: int = 3, length: int = 7) -> tuple[Tensor, ...]:

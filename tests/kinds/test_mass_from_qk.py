@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from interp.kinds.mass import FromPattern, FromQK, attention_mass
-from interp.kinds.sinks import SAMPLE, spaced
 from interp.kinds.targets import Blocks
 
 
@@ -113,12 +112,3 @@ def test_any_keys_get_from_queries_and_keys_what_the_pattern_gives_them(
     asked = torch.where((asked < 0) | (asked >= 40), -1, asked)
     ours, theirs = attention.mass(asked), attention_mass(pattern, asked)
     assert torch.allclose(ours, theirs, atol=1e-5)  # float32 sums in another order.
-
-
-def test_spaced_queries_are_all_of_few_and_even_ones_of_many():
-    counted = torch.zeros(2, 500, dtype=torch.bool)
-    counted[0, 100:400] = True
-    counted[1, [3, 5, 8]] = True
-    chosen = spaced(counted, most=4)
-    assert chosen.tolist() == [[100, 200, 299, 399], [3, 5, 8, -1]]
-    assert spaced(counted).shape == (2, SAMPLE)
