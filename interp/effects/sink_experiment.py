@@ -114,7 +114,7 @@ def sink_experiment(
     caches, start = conditions(size, kept), size + kept
     check_scan(scan, model)
     windowed.check(model, length)
-    text = probes.text(encoded_passages(model), rows=rows, length=length, bos=model.bos)
+    text = probes.text(encoded_passages(model).values(), rows=rows, length=length, bos=model.bos)
     if text is None or len(text.tokens) < 2:
         raise InputError(f"length must leave at least 2 rows of text, got {length}")
     groups = _groups(model, scan)

@@ -28,6 +28,9 @@ NOT_ENOUGH = "not enough tokens"
 FIRST_ONLY = "only the first token and special tokens; rows are too short for later sinks"
 """Which sinks can be found where no later token has enough queries after it."""
 
+NOT_FINITE = "not finite"
+"""Label of heads with NaN or infinity in their attention."""
+
 CROSS = "cross-attention"
 """Label of heads that attend to another text, where no kind is defined."""
 

@@ -53,7 +53,8 @@ def resting_columns(
     causal: bool = True,
 ) -> Bool[Tensor, "head key=pos"]:
     """Sink columns of each head by its own attention: `interp.kinds.sinks.find_sinks`."""
-    fit = ordinary(tokens[None], special)
+    given = (pattern != 0).any(-1).any(0)  # A decoder with a cache gives the last rows alone.
+    fit = ordinary(tokens[None], special) & given
     limits = {"share": thresholds["sink_column"], "least": thresholds["sink_queries"]}
     search, none = Search.of(fit, causal=causal), torch.zeros_like(fit)
     sinks = find_sinks(FromPattern(pattern[None]), search, none, **limits)

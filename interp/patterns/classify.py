@@ -7,12 +7,12 @@ import torch
 from pydantic import Field, TypeAdapter
 
 from interp.errors import InputError, Whole, checked, validated
-from interp.kinds.labels import NEAR, NEAR_IN_BFLOAT16, HeadLabel, judge_layer
+from interp.kinds.labels import NEAR, NEAR_IN_BFLOAT16, NOT_FINITE, HeadLabel, judge_layer
 from interp.kinds.scores import Thresholds, as_thresholds, ask, score_layer
 from interp.kinds.targets import NONE, Blocks
 from interp.patterns.positions import counted_positions
 from interp.patterns.read import take
-from interp.patterns.tensor import as_numbers, check_pattern, items
+from interp.patterns.tensor import NO_HEAD, as_numbers, check_pattern, items
 
 _IDS = TypeAdapter(frozenset[Annotated[Whole, Field(ge=0)]])
 _WIDTHS = TypeAdapter(list[Annotated[Whole, Field(ge=1, lt=2**31)] | None])
@@ -58,7 +58,8 @@ def classify_heads(
 
     Returns:
         One label per head, by layer and head. Kinds that these tokens cannot judge
-        (induction without a repeat, anything on two tokens) are absent from its scores.
+        (induction without a repeat, anything on two tokens) are absent from its scores. A head
+        with NaN or infinity among its weights is `not finite`, without scores.
 
     Raises:
         InputError: If the patterns are no attention over the tokens (see `read_patterns`), or are
@@ -88,25 +89,27 @@ def classify_heads(
     windows = [one if isinstance(one, Blocks) else width for one, width in zip(given, widths)]
     thresholds = as_thresholds(thresholds)
     counted = counted_positions(positions, ran.tokens, ran.template)
+    counted[:, : ran.first_query] = False
     apart = None if ran.template is None else ran.template.to(counted.device) & ~counted
 
     labels = []
     for layer, pattern, window in zip(numbers, ran.arrays, windows, strict=True):
         pattern = pattern.detach().to(torch.float32)
-        check_pattern(
+        finite = check_pattern(
             pattern,
             ran.tokens,
             where=f"layer {layer}",
             window=window,
             learned_sinks=learned_sinks,
             causal=causal,
+            first_query=ran.first_query,
         )
         context = {"special": special, "window": window, "causal": causal}
         context |= {"counted": counted, "apart": apart}
         questions = ask(ran.tokens, thresholds=thresholds, **context)
         scores = score_layer(pattern, questions, thresholds).measured(thresholds.min_queries)
         local = questions.fit & (questions.keys["local_window"] != NONE).any(-1)
-        labels += judge_layer(
+        judged = judge_layer(
             layer,
             scores,
             ran.tokens,
@@ -117,4 +120,10 @@ def classify_heads(
             alibi_slopes=ran.alibi_slopes,
             seen=questions.seen[local],
         )
+        labels += [
+            head if whole else HeadLabel(head.head, NOT_FINITE, (NOT_FINITE,), {}, {})
+            for head, whole in zip(judged, finite.tolist(), strict=True)
+        ]
+    if all(head.label == NOT_FINITE for head in labels):
+        raise InputError(NO_HEAD)
     return labels

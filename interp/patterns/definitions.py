@@ -4,7 +4,7 @@ The same head has an "induction score" of .84 with one tool and .42 with another
 a share of all attention, or a mean over pairs. `DEFINITIONS` gives each formula, its source, and
 the ceiling that a perfect head reaches on the same tokens; compare numbers only by their ceilings.
 
-All take one layer's attention and the token ids, and give one number per head:
+All scores take one layer's attention and the token ids, and give one number per head:
 
     pattern [batch, head, query, key], tokens [batch, pos]  ->  [head]
 
@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import inf
+from typing import Any
 
 import torch
 from einops import rearrange, reduce
@@ -28,6 +29,7 @@ from interp.kinds.looks import ideal
 from interp.kinds.mass import FromPattern, attention_mass, visible_keys
 from interp.kinds.scores import Thresholds
 from interp.kinds.targets import NONE, induction
+from interp.patterns.read import take
 from interp.patterns.tensor import check_pattern
 
 EPSILON = 0.3
@@ -77,44 +79,60 @@ class Definition:
 
 
 def scores_by_definition(
-    pattern: Float[Tensor, "batch head query key"],
-    tokens: Int[Tensor, "row pos"],
+    pattern: Any,
+    tokens: Any = None,
     names: Collection[str] | None = None,
     *,
-    learned_sinks: bool = False,
-) -> dict[str, Float[Tensor, " head"]]:
-    """Score one layer's heads by several definitions.
+    learned_sinks: bool | None = None,
+) -> dict[str, Float[Tensor, "*layer head"]]:
+    """Score heads by several definitions.
 
     Args:
-        pattern: Attention after the softmax.
-        tokens: The ids that were run, without padding.
+        pattern: Causal attention after the softmax, from any source that `interp.read_patterns`
+            accepts.
+        tokens: The ids that were run, without padding; not needed where the source has them.
         names: Of `DEFINITIONS`. If left out, all that are defined on these tokens: some need
             tokens that repeat, some a block and its copies.
         learned_sinks: Whether part of the attention may go to a learned sink that is no key
-            (gpt-oss), so that rows sum to less than 1. A is then what went to keys; only
-            `mul_...` and `diagonal_without_first` divide by it.
+            (gpt-oss), so that rows sum to less than 1, as for `interp.classify_heads`. A is then
+            what went to keys; only `mul_...` and `diagonal_without_first` divide by it.
+
+    Returns:
+        Scores `[head]` of an array of one layer, `[layer, head]` of sources with layers; NaN for
+        heads that are not finite.
 
     Raises:
         InputError: If a named score is not defined on these tokens, or if there is padding.
 
     Example:
-        >>> tokens = torch.tensor([[3, 1, 4, 1]])
-        >>> scores_by_definition(torch.eye(4)[None, None], tokens, ["sink_mean"])
+        >>> scores_by_definition(torch.eye(4)[None, None], [3, 1, 4, 1], ["sink_mean"])
         {'sink_mean': tensor([0.2500])}
     """
     check_names(names or ())
-    if (tokens == NONE).any():
+    ran = take(pattern, tokens)
+    ids = ran.tokens
+    if (ids == NONE).any():
         raise InputError("tokens must hold no padding, got -1")
-    check_pattern(pattern, tokens, where="the pattern", learned_sinks=learned_sinks)
-    pattern = pattern.detach().float()
-    scores = {}
-    for name in DEFINITIONS if names is None else names:
-        try:
-            scores[name] = DEFINITIONS[name].score(pattern, tokens)
-        except InputError:
-            if names is not None:
-                raise
-    return scores
+    if not ran.causal or ran.stack == "cross" or ran.first_query:
+        raise InputError("patterns must be causal, with every query, got others")
+    heads = {layer.shape[1] for layer in ran.arrays}
+    if len(heads) > 1:
+        got = f"{sorted(heads)}: give one layer at a time"
+        raise InputError(f"patterns must have one number of heads in each layer, got {got}")
+    sinks = ran.learned_sinks if learned_sinks is None else learned_sinks
+    found: dict[str, list[Tensor]] = {}
+    for number, array in zip(ran.layers, ran.arrays, strict=True):
+        layer = array.detach().float()
+        finite = check_pattern(layer, ids, where=f"layer {number}", learned_sinks=sinks)
+        for name in DEFINITIONS if names is None else names:
+            try:
+                score = DEFINITIONS[name].score(layer, ids)
+                found.setdefault(name, []).append(score.where(finite, torch.nan))
+            except InputError:
+                if names is not None:
+                    raise
+    alone = getattr(pattern, "ndim", 0) in (3, 4) and len(ran.arrays) == 1
+    return {name: one[0] if alone else torch.stack(one) for name, one in found.items()}
 
 
 def check_names(names: Collection[str], argument: str = "names") -> None:

@@ -7,6 +7,7 @@ shape, so that the library it comes from need not be installed.
 
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError, checked, quoted
+from interp.heads import Head
 from interp.kinds.targets import NONE
 from interp.patterns.archives import ARRAYS, TEXTS, read_file
 from interp.patterns.tensor import (
     FUSED,
+    NO_HEAD,
     AttentionPatterns,
     Ran,
     as_layers,
@@ -63,7 +66,8 @@ def read_patterns(
             cache), what a transformers model or its `generate` returned with
             `output_attentions=True`, or values that nnsight saved. An array is
             `[head, query, key]`, `[batch, head, query, key]` or
-            `[layer, batch, head, query, key]`, of any float type.
+            `[layer, batch, head, query, key]`, of any float type; with one row of tokens
+            `[layer, head, query, key]` too. Fewer queries than keys are a row's last queries.
         tokens: Token ids that were run, `[pos]` or `[batch, pos]`, -1 for padding; or what
             a tokenizer returned; or a file of them (also `.json` or `.txt`). Not needed where
             the source has them, as `tokens` or `input_ids`.
@@ -72,24 +76,45 @@ def read_patterns(
 
     Returns:
         `[layer, batch, head, query, key]` in float32 with its `tokens` and `layers`;
-        its `texts` are the ids where no tokenizer is known. Rows of padding are 0.
+        its `texts` are the ids where no tokenizer is known. Rows of padding are 0. A warning
+        lists heads that are not finite, which stay as they are.
     """
     ran = take(source, tokens)
     options = {"learned_sinks": learned_sinks, "causal": causal}
-    options = {name: getattr(ran, name) if one is None else one for name, one in options.items()}
-    ran = replace(ran, tokens=ran.tokens.cpu(), **options)
+    ran = replace(ran, **{name: one for name, one in options.items() if one is not None})
     shape, *others = {tuple(layer.shape) for layer in ran.arrays}
     if others:
-        raise InputError(f"patterns must have one shape a layer, got {[shape, *others]}")
+        heads = "or call classify_heads or gallery, which take layers of several numbers of heads"
+        got = f"{[shape, *others]}: give the layers of one shape, {heads}"
+        raise InputError(f"patterns must have one shape a layer, got {got}")
     stack = torch.empty(len(ran.arrays), *shape, dtype=torch.float32)
-    for own, layer, number in zip(stack, ran.arrays, ran.layers):
-        own.copy_(layer.detach())
-        check_pattern(
-            own, ran.tokens, where=f"layer {number}", key_tokens=ran.key_tokens, **options
-        )
-    stack.masked_fill_((ran.tokens == NONE)[None, :, None, :, None], 0)
+    ran, wrong = copied(ran, stack.unbind())
+    if wrong:
+        warnings.warn(f"these heads are not finite: {', '.join(map(str, wrong))}", stacklevel=3)
     texts = ran.texts or [[f"<{i}>" for i in row[row != NONE].tolist()] for row in ran.tokens]
     return AttentionPatterns.of(stack, replace(ran, texts=[list(row) for row in texts]))
+
+
+def copied(ran: Ran, layers: Sequence[Tensor] | None = None) -> tuple[Ran, list[Head]]:
+    """The run with checked copies of its layers on the CPU, and the heads that are not finite.
+
+    The copies are written to `layers`, if given; their rows of padding are 0.
+    """
+    ran = replace(ran, tokens=ran.tokens.cpu())
+    if layers is None:
+        layers = [torch.empty(layer.shape, dtype=torch.float32) for layer in ran.arrays]
+    known = {"learned_sinks": ran.learned_sinks, "causal": ran.causal}
+    known |= {"key_tokens": ran.key_tokens, "first_query": ran.first_query}
+    wrong, count = [], 0
+    for copy, layer, number in zip(layers, ran.arrays, ran.layers, strict=True):
+        copy.copy_(layer.detach())
+        finite = check_pattern(copy, ran.tokens, where=f"layer {number}", **known)
+        copy.masked_fill_((ran.tokens == NONE)[:, None, :, None], 0)
+        wrong += [Head(number, head) for head in (~finite).nonzero().flatten().tolist()]
+        count += len(finite)
+    if len(wrong) == count:
+        raise InputError(NO_HEAD)
+    return replace(ran, arrays=layers, checked=True), wrong
 
 
 def take(source: Any, tokens: Any = None) -> Ran:
@@ -104,7 +129,7 @@ def take(source: Any, tokens: Any = None) -> Ran:
         source = read_file(source, "patterns", ARRAYS)
     if isinstance(source, AttentionPatterns):
         ids = _ids(tokens, source.tokens if len(source.tokens) else None)
-        arrays = as_layers(source.as_subclass(Tensor))
+        arrays = as_layers(source.as_subclass(Tensor), len(ids))
         if source.key_tokens is None:
             arrays = [_cropped(layer, ids.shape[1]) for layer in arrays]
         texts = source.texts if tokens is None else None
@@ -121,13 +146,14 @@ def take(source: Any, tokens: Any = None) -> Ran:
         # The last token was chosen and never run.
         length = source[0].shape[-1]
         ids = ids[:, :length] if ids.shape[1] == length + 1 else ids
-    arrays = [_cropped(layer, ids.shape[1]) for layer in as_layers(source)]
-    layers = range(len(arrays)) if numbers is None else numbers
+    arrays = [_cropped(layer, ids.shape[1]) for layer in as_layers(source, len(ids))]
+    arrays, first = _completed(arrays, ids)
     return Ran(
         tokens=ids,
-        layers=tuple(layers),
+        layers=tuple(range(len(arrays)) if numbers is None else numbers),
         arrays=arrays,
         numbered=numbers is not None,
+        first_query=first,
         run_in=str(arrays[0].dtype).removeprefix("torch."),
     )
 
@@ -249,6 +275,22 @@ def _cropped(layer: Tensor, length: int) -> Tensor:
     return layer[:, :, :length, :length]
 
 
+def _completed(arrays: Sequence[Tensor], ids: Tensor) -> tuple[Sequence[Tensor], int]:
+    """Square arrays of those that hold a row's last queries alone, and the first of these queries.
+
+    Rows of the queries before it are 0.
+    """
+    length = ids.shape[1]
+    queries, *others = {layer.shape[2] for layer in arrays}
+    if others or queries >= length or any(layer.shape[3] != length for layer in arrays):
+        return arrays, 0
+    if (ids[:, length - queries :] == NONE).any():
+        got = f"padding among the last {queries} tokens"
+        raise InputError(f"patterns of the last queries must be of tokens, got {got}")
+    above = (0, 0, length - queries, 0)
+    return [torch.nn.functional.pad(layer, above) for layer in arrays], length - queries
+
+
 def _is_generated(attention: Any) -> bool:
     """Whether layers are nested in steps, as `generate(output_attentions=True)` does."""
     nested = isinstance(attention, list | tuple) and len(attention) > 0
@@ -257,8 +299,8 @@ def _is_generated(attention: Any) -> bool:
     return all(getattr(one, "ndim", 4 * (one is None)) == 4 for step in attention for one in step)
 
 
-def _stitched(steps: Sequence[Sequence[Any]]) -> list[Float[Tensor, "batch head pos pos"]]:
-    """One `[batch, head, pos, pos]` a layer from what each step of generation returned.
+def _stitched(steps: Sequence[Sequence[Any]]) -> list[Float[Tensor, "batch head query pos"]]:
+    """One `[batch, head, query, pos]` a layer from what each step of generation returned.
 
     The first step has a row for each token of the prompt, each later step a row for the token
     before it. With a cache the keys grow by one a step; without one each step has all rows
@@ -272,13 +314,15 @@ def _stitched(steps: Sequence[Sequence[Any]]) -> list[Float[Tensor, "batch head 
     return [_stitch(layer, [step[layer] for step in steps]) for layer in range(len(steps[0]))]
 
 
-def _stitch(layer: int, steps: Sequence[Any]) -> Float[Tensor, "batch head pos pos"]:
+def _stitch(layer: int, steps: Sequence[Any]) -> Float[Tensor, "batch head query pos"]:
     blocks: list[Tensor] = []
     done = 0
     for number, step in enumerate(steps):
         block = as_tensor(step, "patterns must be arrays of numbers").detach()
         place = f"step {number} of layer {layer}; run the model once on the whole text instead"
         queries, keys = block.shape[2:]
+        if not blocks and block[..., queries:].any():
+            done = keys - queries  # The steps before these were left out.
         if blocks and queries == keys == done + 1:
             blocks, done = [], 0  # All rows again: there was no cache.
         done += queries

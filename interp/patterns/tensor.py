@@ -23,6 +23,15 @@ FUSED = (
 )
 
 
+AHEAD = (
+    "; mark padding as -1 or give the attention_mask; give causal=False (--both-ways) only for the"
+    " self-attention of a bidirectional model"
+)
+"""What to do about a query that looks ahead: most often it is one of padding."""
+
+NO_HEAD = "patterns must be finite, got NaN or infinity in every head"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ran:
     """A run's patterns with their context.
@@ -46,6 +55,9 @@ class Ran:
         numbered: Whether the source numbers its layers; if not, they count from 0.
         template: Tokens that a chat template added to messages; None without one.
         run_in: Number format of the model; None where it is not known.
+        first_query: Number of queries at the beginning of each row without attention, since a
+            decoder with a cache gives the last rows of a pattern alone. These rows are 0.
+        checked: Whether `arrays` are known to be attention over the tokens.
     """
 
     tokens: Int[Tensor, "batch pos"]
@@ -63,14 +75,17 @@ class Ran:
     numbered: bool = True
     template: Bool[Tensor, "batch pos"] | None = None
     run_in: str | None = None
+    first_query: int = 0
+    checked: bool = False
 
     def beginning(self, most: int) -> "Ran":
         """The same of the first `most` tokens of each row."""
+        arrays = [layer[..., :most, :most] for layer in self.arrays]
         texts = {name: getattr(self, name) for name in ("texts", "key_texts")}
         cut = {name: rows and [row[:most] for row in rows] for name, rows in texts.items()}
         others = {name: getattr(self, name) for name in ("key_tokens", "template")}
         cut |= {name: rows if rows is None else rows[:, :most] for name, rows in others.items()}
-        return replace(self, tokens=self.tokens[:, :most], **cut)
+        return replace(self, tokens=self.tokens[:, :most], arrays=arrays, **cut)
 
 
 class _OwnNames(type(Tensor)):  # For `help`, without the thousand names of `torch.Tensor`.
@@ -105,6 +120,7 @@ class AttentionPatterns(Tensor, metaclass=_OwnNames):
     key_tokens = _of_run("key_tokens", "Of `cross`, the encoder's token ids.")
     key_texts = _of_run("key_texts", "Of `cross`, the texts of the encoder's tokens.")
     template = _of_run("template", "Tokens that a chat template added; None without one.")
+    first_query = _of_run("first_query", "The first query whose attention is known.")
 
     @classmethod
     def of(cls, stack: Float[Tensor, "layer batch head query key"], ran: Ran) -> Any:
@@ -138,6 +154,7 @@ class AttentionPatterns(Tensor, metaclass=_OwnNames):
             *([self.stack] if self.stack else []),
             *["both ways"] * (not self.causal and self.stack != "cross"),
             *["learned sinks"] * self.learned_sinks,
+            *[f"queries from {self.first_query} on"] * bool(self.first_query),
             own if run_in in (None, own) else f"{own} from {run_in}",
             str(self.device),
         ]
@@ -178,21 +195,39 @@ def as_tokens(tokens: Any) -> Int[Tensor, "batch pos"]:
     return ids
 
 
-def as_layers(patterns: Any) -> Sequence[Float[Tensor, "batch head query key"]]:
-    """One `[batch, head, query, key]` per layer, in the caller's dtype."""
+def as_layers(patterns: Any, rows: int) -> Sequence[Float[Tensor, "batch head query key"]]:
+    """One `[batch, head, query, key]` per layer, in the caller's dtype, for `rows` of tokens.
+
+    With one row of tokens, several arrays `[head, query, key]` are layers.
+    """
     shapes = "[head, query, key], [batch, head, query, key] or [layer, batch, head, query, key]"
+    layers: list[Tensor] = []
     if isinstance(patterns, list | tuple):
         if not patterns or any(layer is None for layer in patterns):
             raise InputError(FUSED)
         axes = {getattr(layer, "ndim", 0) for layer in patterns}
-        if axes == {4}:
-            return [layer for one in patterns for layer in as_layers(one)]
-        if axes == {3}:  # As one array it would pass for a batch of one layer.
-            raise InputError("patterns of each layer must be [batch, head, query, key], got 3 axes")
-    stack = as_tensor(patterns, f"patterns must be {shapes}")
-    if stack.ndim not in (3, 4, 5) or stack.numel() == 0 or stack.is_complex():
-        raise InputError(f"patterns must be {shapes}, got {stack.dtype} {tuple(stack.shape)}")
-    return stack[(None,) * (5 - stack.ndim)].unbind(0)
+        if axes <= {3, 4} and (rows == 1 or axes == {4}):
+            layers = [as_tensor(one, f"patterns must be {shapes}") for one in patterns]
+            layers = [layer[None] if layer.ndim == 3 else layer for layer in layers]
+        elif axes & {2, 3}:  # As one array they would pass for the heads or a batch of one layer.
+            got = f"{sorted(axes)} axes and {rows} rows of tokens"
+            raise InputError(f"patterns of each layer must be [batch, head, query, key], got {got}")
+    if not layers:
+        stack = as_tensor(patterns, f"patterns must be {shapes}")
+        if stack.ndim not in (3, 4, 5):
+            raise InputError(f"patterns must be {shapes}, got {stack.dtype} {tuple(stack.shape)}")
+        if stack.ndim == 4 and len(stack) != rows:
+            if rows != 1:
+                rule = f"be [batch, head, query, key] of {rows} rows of tokens, or [layer, head,"
+                got = f"{tuple(stack.shape)}"
+                raise InputError(f"patterns must {rule} query, key] of one row, got {got}")
+            layers = [layer[None] for layer in stack]
+        else:
+            layers = [*stack[(None,) * (5 - stack.ndim)]]
+    for layer in layers:
+        if layer.numel() == 0 or layer.is_complex():
+            raise InputError(f"patterns must be {shapes}, got {layer.dtype} {tuple(layer.shape)}")
+    return layers
 
 
 _LAYERS = TypeAdapter(list[Annotated[Whole, Field(ge=0, lt=MOST_LAYERS)]])
@@ -237,23 +272,24 @@ def check_pattern(
     learned_sinks: bool = False,
     causal: bool = True,
     key_tokens: Int[Tensor, "row key"] | None = None,
-) -> None:
-    """Refuse what cannot be attention over `tokens` within `window`.
+    first_query: int = 0,
+) -> Bool[Tensor, " head"]:
+    """Refuse what cannot be attention over `tokens` within `window`; say which heads are finite.
 
-    The row of a real query is finite, not negative, 0 ahead (if `causal`), on padding and
-    beyond the window, and sums to 1 within 1 % (with `learned_sinks`: to no more). With
-    `key_tokens` the keys are another text's, and `tokens` the queries alone.
+    The row of a real query from `first_query` on is not negative, 0 ahead (if `causal`), on padding
+    and beyond the window, and sums to 1 within 1 % (with `learned_sinks`: to no more), in heads
+    that are finite. With `key_tokens` the keys are another text's, and `tokens` the queries alone.
     """
     keyed = tokens if key_tokens is None else key_tokens
     shapes = (*tokens.shape, *keyed.shape)
     if shapes != (len(pattern), pattern.shape[2], len(pattern), pattern.shape[3]):
         got = f"{tuple(tokens.shape)} for {tuple(pattern.shape)} in {where}"
         raise InputError(f"tokens must match the patterns [batch, head, query, key], got {got}")
-    real = tokens != NONE
+    real = (tokens != NONE) & (positions(tokens) >= first_query)
     rows = torch.where(rearrange(real, "b q -> b 1 q 1"), pattern, 0)
-    if not rows.isfinite().all():
-        _, head, at, _ = (~rows.isfinite()).nonzero()[0].tolist()
-        raise InputError(f"patterns must be finite, got NaN in {where}, head {head}, query {at}")
+    finite = rows.isfinite().all(-1).all(-1).all(0)
+    if not finite.all():
+        rows = torch.where(finite[:, None, None], rows, 0)
     if (rows < 0).any():
         least = f"{rows.min().item():.3g} in {where}"
         raise InputError(f"patterns must be attention after the softmax, got {least}")
@@ -265,16 +301,18 @@ def check_pattern(
     astray = (rows * ~allowed).sum(-1).amax().item()
     if astray > 1e-6:
         ahead = causal and rows.triu(1).sum(-1).amax().item() > 1e-6
-        hint = "; of a bidirectional model, give causal=False (--both-ways)" if ahead else ""
         rule = f"{'be causal, ' * causal}leave padding alone and keep to the layer's window"
         puts = f"a query in {where} puts {astray:.3g} of its attention elsewhere"
-        raise InputError(f"patterns must {rule}: {puts}{hint}")
+        raise InputError(f"patterns must {rule}: {puts}{AHEAD * ahead}")
     above = rows.sum(-1) - 1
-    off = torch.where(real[:, None], above if learned_sinks else above.abs(), 0)
+    judged = rearrange(real, "b q -> b 1 q") & finite[:, None]
+    off = torch.where(judged, above if learned_sinks else above.abs(), 0)
     if off.max() > 0.01:
         row, head, at = (off == off.max()).nonzero()[0].tolist()
         total = rows[row, head, at].sum().item()
         rule = "sum to at most 1" if learned_sinks else "sum to 1"
         place = f"{where}, head {head}, query {at}"
-        hint = "; learned sinks need learned_sinks=True (--learned-sinks)" if total < 1 else ""
+        hint = "; call model.eval() first, for dropout changes the sums"
+        hint += "; learned sinks need learned_sinks=True (--learned-sinks)" * (total < 1)
         raise InputError(f"pattern rows must {rule}, got {total:.3g} in {place}{hint}")
+    return finite

@@ -10,7 +10,7 @@ import pandas as pd
 from interp.errors import InputError, quoted
 from interp.heads import Head
 from interp.kinds.kind import KINDS, LABELS
-from interp.kinds.labels import CROSS, MIXED, NOT_ENOUGH
+from interp.kinds.labels import CROSS, MIXED, NOT_ENOUGH, NOT_FINITE
 from interp.patterns.definitions import DEFINITIONS
 from interp.patterns.tensor import MOST_LAYERS
 
@@ -179,7 +179,7 @@ def _check_labels(row: dict[Any, Any]) -> None:
     labels = row["labels"]
     there = {name for name, value in row.items() if name != "labels" and not pd.isna(value)}
     scored = (not there.isdisjoint(_SHOWN_BY.get(label, ())) for label in labels)
-    alone = labels in ([MIXED], [NOT_ENOUGH], [CROSS])
+    alone = labels in ([MIXED], [NOT_ENOUGH], [NOT_FINITE], [CROSS])
     if row["label"] != labels[0] or not (alone or all(scored)):
         rule = "labels must be known, have a score each, and begin with label"
         raise InputError(f"{rule}, got {quoted(labels)} for {row['name']}")

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from interp.files import versions
 from interp.kinds.scores import Thresholds
 from interp.kinds.targets import NONE
 from interp.patterns.classify import classify_heads
-from interp.patterns.read import read_patterns
-from interp.patterns.tensor import AttentionPatterns, Ran
+from interp.patterns.read import copied
+from interp.patterns.tensor import Ran
 from interp.scan.columns import EFFECT
 from interp.scan.table import HeadScan
 
@@ -49,19 +49,22 @@ def scan_given(
     return HeadScan.of(verdicts, made_by=made_by)
 
 
-def first_prompt(
-    given: Ran, *, learned_sinks: bool = False, causal: bool = True
-) -> AttentionPatterns:
-    """Patterns of the first `SHOWN` tokens of the first prompt.
+def first_prompt(given: Ran, *, learned_sinks: bool = False, causal: bool = True) -> Ran:
+    """The first `SHOWN` tokens of the first prompt, and its patterns, checked.
 
     Causal attention is cut first; bidirectional attention is read in full and then cut.
     """
-    ids = given.tokens[:1]
-    start = int((ids[0] != NONE).int().argmax())
+    start = int((given.tokens[0] != NONE).int().argmax())
     cut = slice(start, start + SHOWN if causal else None)
-    layers = [layer[:1, :, cut, cut] for layer in given.arrays]
-    shown = Ran(tokens=ids[:, cut], layers=given.layers, arrays=layers)
-    return read_patterns(shown, learned_sinks=learned_sinks, causal=causal).beginning(SHOWN)
+    shown = replace(
+        given,
+        tokens=given.tokens[:1, cut],
+        arrays=[layer[:1, :, cut, cut] for layer in given.arrays],
+        first_query=max(0, given.first_query - start),
+        learned_sinks=learned_sinks,
+        causal=causal,
+    )
+    return copied(shown)[0].beginning(SHOWN)
 
 
 def _file(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import torch
 
 from interp.errors import InputError
 from interp.kinds import probes
+from interp.kinds.targets import NONE
 from interp.scan.columns import AT_DISTANCE
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ LENGTH = 129
 
 SHORTEST = 32
 """Shortest distance between two copies; each next one is twice as long."""
+
+KNOWN = 0.25
+"""Least share of a passage's tokens that a tokenizer must know for it to be run."""
+
+NO_TEXT = "natural text was not run: the tokenizer lacks the letters or words of the built-in texts"
 
 AT_ONCE = 2048
 """Tokens that run at once, if a row is not longer."""
@@ -58,17 +64,27 @@ def text_probe(model: "Model", rows: int, length: int, bos: int | None) -> probe
     if not (encoded := encoded_passages(model)):
         return None
     # A row never joins two passages.
-    shortest = min(map(len, encoded)) + (bos is not None)
-    return probes.text(encoded, rows=rows, length=min(length, shortest), bos=bos)
+    shortest = min(map(len, encoded.values())) + (bos is not None)
+    return probes.text(encoded.values(), rows=rows, length=min(length, shortest), bos=bos)
 
 
-def encoded_passages(model: "Model") -> list[torch.Tensor]:
-    """The toolkit's own texts in the model's tokens; none without a tokenizer."""
+def encoded_passages(model: "Model") -> dict[str, torch.Tensor]:
+    """The toolkit's own texts in the model's tokens, without those that it mostly cannot write.
+
+    There are none without a tokenizer, or with one that lacks their letters.
+    """
     if (encode := model.tokenizer) is None:
-        return []
-    texts = probes.passages().values()
-    encoded = [torch.tensor(encode(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    if any(ids.max() > model.vocabulary.max() for ids in encoded):
+        return {}
+    encoded = {}
+    for name, text in probes.passages().items():
+        try:
+            ids = torch.tensor(encode(text, add_special_tokens=False)["input_ids"])
+        except Exception:  # A tokenizer without an unknown token fails in a way of its own.
+            continue
+        unknown = NONE if encode.unk_token_id is None else encode.unk_token_id
+        if (ids != unknown).sum() >= KNOWN * len(ids) > 0:
+            encoded[name] = ids
+    if any(ids.max() > model.vocabulary.max() for ids in encoded.values()):
         raise InputError(f"tokenizer must belong to the model, got ids beyond {model.name}'s")
     return encoded
 

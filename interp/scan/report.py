@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from interp.kinds.kind import KINDS, LABELS, kind_of
+from interp.kinds.labels import NOT_FINITE
 from interp.scan.columns import AT_DISTANCE, EFFECT
 from interp.scan.record import Record
 from interp.scan.table import WORDS, HeadScan
@@ -56,6 +57,8 @@ def _parts(scan: HeadScan, record: Record, top: int) -> Iterator[Table | str]:
     for reason in dict.fromkeys(record.left_out.values()):
         columns = ", ".join(column for column, why in record.left_out.items() if why == reason)
         yield f"left out: {columns}: {reason}"
+    if NOT_FINITE in scan.summary():
+        yield f"not finite: {', '.join(map(str, scan.heads(NOT_FINITE)))}"
     for reason, heads in Counter(scan.frame["not_measured"].tolist()).items():
         if reason:
             yield f"not measured in {heads} heads: {reason}"

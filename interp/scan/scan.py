@@ -15,7 +15,14 @@ from interp.kinds.mass import Tally
 from interp.kinds.scores import STATISTICS, VALUE_WEIGHTED, LayerScores, Thresholds, as_thresholds
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
 from interp.scan.measure import NULLS, by_definition, measure, method_for, readout_of
-from interp.scan.plan import LENGTH, far_probes, row_length, scan_probes
+from interp.scan.plan import (
+    LENGTH,
+    NO_TEXT,
+    encoded_passages,
+    far_probes,
+    row_length,
+    scan_probes,
+)
 from interp.scan.record import Record
 from interp.scan.table import HeadScan
 
@@ -86,6 +93,8 @@ def scan_heads(
     readout, copying, absent = readout_of(model, method, quick)
     if on_text != "text":
         absent.setdefault(f"text_{VALUE_WEIGHTED}", "natural text was not run")
+        if model.tokenizer is not None and not encoded_passages(model):
+            absent["text_<kind>"] = NO_TEXT
     defined = by_definition(model, repeated, definitions)
     scores = measure(model, plan, thresholds, method, on_text, readout, progress)
     kinds = kinds_of(causal).items()

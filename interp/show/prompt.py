@@ -85,6 +85,15 @@ class Prompt:
         """Number of tokens of the longer side."""
         return max(len(self.text), len(self.across))
 
+    @property
+    def not_finite(self) -> list[Head]:
+        """Heads with NaN or infinity among their weights."""
+        return [
+            Head(layer, head)
+            for layer, pattern in self.layers.items()
+            for head in (~pattern.isfinite().all(-1).all(-1)).nonzero().flatten().tolist()
+        ]
+
     def pattern(self, head: Head) -> Float[Tensor, "query key"]:
         """The attention of `head`, in float32 on the CPU."""
         if head.layer not in self.layers or head.head >= len(self.layers[head.layer]):
@@ -157,8 +166,10 @@ def prompts_of(
     if len(numbers) != len(ran.arrays):
         raise InputError(f"layers must name all {len(ran.arrays)} layers, got {len(numbers)}")
     # The patterns of `attention_patterns` were checked when they were computed.
-    checked = isinstance(patterns, AttentionPatterns) and causal == ran.causal
+    checked = isinstance(patterns, AttentionPatterns) or ran.checked
+    checked = checked and causal == ran.causal
     known = {"learned_sinks": ran.learned_sinks, "causal": causal, "key_tokens": ran.key_tokens}
+    known |= {"first_query": ran.first_query}
     for number, pattern in zip(numbers, ran.arrays, strict=True):
         if not checked or ids.shape != (len(pattern), pattern.shape[2]):
             check_pattern(pattern.detach().float().cpu(), ids, where=f"layer {number}", **known)

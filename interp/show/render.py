@@ -14,7 +14,7 @@ from interp.heads import Head
 from interp.kinds import probes
 from interp.kinds.kind import kind_of
 from interp.kinds.targets import NONE
-from interp.patterns.read import read_patterns
+from interp.patterns.read import copied
 from interp.patterns.tensor import AttentionPatterns, Ran
 from interp.scan import given
 from interp.scan.plan import encoded_passages
@@ -49,7 +49,7 @@ class Prompts:
     most: int
     scan: Callable[..., HeadScan]
     gallery: Callable[..., Gallery]
-    patterns: Callable[[int, list[int] | None], AttentionPatterns]
+    patterns: Callable[[int, list[int] | None], AttentionPatterns | Ran]
 
 
 def of_model(
@@ -86,7 +86,7 @@ def of_file(
     """
     rows = [row[row != NONE].tolist() for row in ran.tokens]
 
-    def patterns(number: int, layers: list[int] | None) -> AttentionPatterns:
+    def patterns(number: int, layers: list[int] | None) -> Ran:
         one = slice(number, number + 1)
         arrays = [layer[one] for layer in ran.arrays]
         return given.first_prompt(replace(ran, arrays=arrays, tokens=ran.tokens[one]), **how)
@@ -95,7 +95,7 @@ def of_file(
         return given.scan_given(ran, file, tokens, special=special, **how)
 
     def page(scan: HeadScan, progress: Progress | None, **more: Any) -> Gallery:
-        return gallery(scan, read_patterns(ran, **how), **more)
+        return gallery(scan, copied(replace(ran, **how))[0], **more)
 
     return Prompts(rows, given.SHOWN, scan, page, patterns)
 
@@ -107,7 +107,7 @@ def example_prompts(model: "Model", seed: int = 0) -> Prompts:
     random = probes.repeated(model.vocabulary, **shape, bos=model.bos, seed=seed)
     rows = [[*random.tokens[0].tolist(), *closing]]
     titles = [f"{length} random tokens that repeat"]
-    prose = dict(zip(probes.passages(), encoded_passages(model))).get("prose")
+    prose = encoded_passages(model).get("prose")
     if prose is not None:
         opened = [model.bos] * (model.bos is not None) + prose.tolist()
         rows.append([*opened[: min(128, model.n_ctx) - len(closing)], *closing])

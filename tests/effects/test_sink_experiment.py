@@ -197,7 +197,7 @@ def test_a_models_name_is_known_before_it_is_loaded(saved, name):
 @pytest.mark.real_model
 def test_without_its_first_tokens_the_default_model_is_clearly_worse(real_model):
     tokens = probe_of_text(
-        encoded_passages(real_model), rows=3, length=160, bos=real_model.bos
+        encoded_passages(real_model).values(), rows=3, length=160, bos=real_model.bos
     ).tokens
     full, window, kept = (
         windowed.losses(real_model, tokens, cut)[:, 68:].mean(1)

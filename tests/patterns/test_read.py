@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 from tiny_models import tiny
+from two_layers import HEADS, IDS, LABELS, LENGTH, STACK, planted
 
 import interp
 from interp.errors import InputError
@@ -20,23 +21,6 @@ from interp.kinds.targets import NONE
 from interp.patterns.read import layer_number, take
 from interp.patterns.tensor import AttentionPatterns
 from interp.scan.given import SHOWN, first_prompt, scan_given
-
-IDS = [3, *range(10, 20), *range(10, 20)]
-LENGTH = len(IDS)
-
-
-def planted(kind: str, length: int = LENGTH) -> torch.Tensor:
-    """One head `[query, key]`: it looks where the kind looks, or else at the first token."""
-    pattern = torch.zeros(length, length)
-    for q in range(length):
-        k = {"previous": q - 1, "induction": q - 9 if q > 10 else 0, "current": q}[kind]
-        pattern[q, max(k, 0)] = 1
-    return pattern
-
-
-HEADS = torch.stack([planted("previous"), planted("induction")])[None]  # [batch, head, ...]
-STACK = torch.stack([HEADS, HEADS.flip(1)])
-LABELS = ["previous token", "induction", "induction", "previous token"]
 
 
 def labels(source: Any, tokens: Any = None, **options: Any) -> list[str]:

@@ -2,13 +2,18 @@ import json
 
 import pandas as pd
 import pytest
+import transformers
+from encoders import encoder
 from jaxtyping import config
 from scored import scored
 from tiny_models import CONFIGS, tiny, words_tokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import BPE, WordLevel
 
 import interp
 from interp.kinds.kind import LABELS
 from interp.kinds.scores import Thresholds
+from interp.scan.report import report
 
 COLUMNS = ["layer", "head", "name", "label", "labels", *LABELS]
 
@@ -51,6 +56,24 @@ def test_every_head_of_every_family_gets_a_row(family):
     frame = interp.scan_heads(tiny(family), rows=2).to_frame()
     assert list(frame["name"]) == [f"L{layer}H{head}" for layer in (0, 1) for head in range(4)]
     assert set(COLUMNS) <= set(frame.columns)
+
+
+@pytest.mark.fault("C37")
+@pytest.mark.parametrize("lacking", ["all unknown", "nothing left", "no unknown token"])
+def test_a_tokenizer_without_the_letters_of_the_texts_runs_no_text_and_says_so(
+    lacking, monkeypatch
+):
+    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "w4", "w5"])}
+    unknown = {"unk_token": "[UNK]"} if lacking == "all unknown" else {}
+    model = WordLevel(words, **unknown) if lacking != "nothing left" else BPE(words, [])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), **unknown)
+    monkeypatch.setattr("interp.kinds.probes.passages", lambda: {"prose": "Хай живе кіт"})
+    scan = interp.scan_heads(interp.load_model(encoder(), tokenizer), rows=2)
+    assert "the tokenizer lacks the letters" in scan.made_by["left_out"]["text_<kind>"]
+    assert not [column for column in scan.frame if column.startswith("text_")]
+    assert scan.frame["entropy"].notna().all()
+    told = " ".join(line for line in report(scan, top=1) if isinstance(line, str))
+    assert "left out: text_<kind>: natural text was not run" in told
 
 
 def test_scores_are_shares_of_attention_and_never_nan(scan):

@@ -69,6 +69,11 @@ def gallery(
         scan = [HeadLabel(head, CROSS, (CROSS,), {}, {}) for head in every]
     table = scan if isinstance(scan, HeadScan) else HeadScan.of(scan)
     wanted = _wanted(table, heads, held, some=all(prompt.named for prompt in prompts))
+    wrong = sorted({head for prompt in prompts for head in prompt.not_finite} & wanted)
+    if heads is not None and wrong or len(wrong) == len(wanted):
+        raise InputError(f"heads must have finite attention, got {', '.join(map(str, wrong))}")
+    wanted -= {*wrong}
+    listed = f"Not finite, and not shown: {', '.join(map(str, wrong))}."
     packed = []
     for prompt, name in zip(prompts, _titles(titles, len(prompts)), strict=True):
         one = PackedPrompt.of(prompt, table, name)
@@ -77,7 +82,7 @@ def gallery(
         if absent := wanted - one.weights.keys():
             raise InputError(f"patterns must hold {min(absent)} for every prompt, got one without")
         packed.append(one)
-    return _fitted(table, wanted, packed, title, limit)
+    return _fitted(table, wanted, packed, title, limit, [listed] * bool(wrong))
 
 
 @checked
@@ -163,12 +168,17 @@ def _titles(titles: Sequence[str] | None, count: int) -> Sequence[str | None]:
 
 
 def _fitted(
-    scan: HeadScan, heads: set[Head], prompts: list[PackedPrompt], title: str | None, limit: float
+    scan: HeadScan,
+    heads: set[Head],
+    prompts: list[PackedPrompt],
+    title: str | None,
+    limit: float,
+    notes: Sequence[str] = (),
 ) -> Gallery:
     """The gallery, with as many heads as there is room for."""
     model = f"{scan.made_by['model']}: " if "model" in scan.made_by else ""
     name = prose(title or f"{model}attention heads")
-    notes = [note for prompt in prompts for note in prompt.notes]
+    notes = [*notes, *(note for prompt in prompts for note in prompt.notes)]
     if missing := len(scan.frame) - len(heads):
         notes = [*notes, f"{missing} of the scan's {len(scan.frame)} heads are not on this page."]
     whole = Gallery(name, scan, sorted(heads), prompts, notes)
