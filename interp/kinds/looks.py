@@ -10,7 +10,7 @@ from torch import Tensor
 from interp.kinds.mass import FromPattern
 from interp.kinds.scores import Thresholds, targets_of
 from interp.kinds.sinks import Search, find_sinks
-from interp.kinds.targets import NONE, ordinary
+from interp.kinds.targets import ordinary
 
 
 def marked(

@@ -103,8 +103,8 @@ def copied(ran: Ran, layers: Sequence[Tensor] | None = None) -> tuple[Ran, list[
     ran = replace(ran, tokens=ran.tokens.cpu())
     if layers is None:
         layers = [torch.empty(layer.shape, dtype=torch.float32) for layer in ran.arrays]
-    known = {"learned_sinks": ran.learned_sinks, "causal": ran.causal}
-    known |= {"key_tokens": ran.key_tokens, "first_query": ran.first_query}
+    names = ("learned_sinks", "causal", "key_tokens", "first_query")
+    known = {name: getattr(ran, name) for name in names}
     wrong, count = [], 0
     for copy, layer, number in zip(layers, ran.arrays, ran.layers, strict=True):
         copy.copy_(layer.detach())

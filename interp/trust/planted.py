@@ -295,7 +295,7 @@ def planned_excess(
 def _targets(
     rows: Rows, kind: str, thresholds: Thresholds, sinks: Int[Tensor, " row"]
 ) -> tuple[Mask, Bool[Tensor, "row query"]]:
-    """The targets of a kind, and the queries that count; `sinks` also count as sinks, from there on.
+    """The targets of a kind, and the queries that count; `sinks` count as sinks too, from there on.
 
     The first token is the usual sink: it does not count as a query, nor as another kind's target.
     """

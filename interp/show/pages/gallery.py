@@ -70,7 +70,7 @@ def gallery(
     table = scan if isinstance(scan, HeadScan) else HeadScan.of(scan)
     wanted = _wanted(table, heads, held, some=all(prompt.named for prompt in prompts))
     wrong = sorted({head for prompt in prompts for head in prompt.not_finite} & wanted)
-    if heads is not None and wrong or len(wrong) == len(wanted):
+    if (heads is not None and wrong) or len(wrong) == len(wanted):
         raise InputError(f"heads must have finite attention, got {', '.join(map(str, wrong))}")
     wanted -= {*wrong}
     listed = f"Not finite, and not shown: {', '.join(map(str, wrong))}."
