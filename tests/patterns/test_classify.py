@@ -595,7 +595,7 @@ def test_what_is_no_causal_attention_is_refused_by_its_place(pattern, message):
     ("patterns", "tokens", "options"),
     [
         (GOOD, TWO_ROWS[:, 1:], {}),
-        (GOOD, BASE, {}),
+        (GOOD, BASE.expand(3, -1), {}),
         (GOOD[..., :-1], TWO_ROWS, {}),
         (GOOD, None, {}),
         (GOOD, TWO_ROWS.float(), {}),

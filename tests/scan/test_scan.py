@@ -63,7 +63,8 @@ def test_every_head_of_every_family_gets_a_row(family):
 def test_a_tokenizer_without_the_letters_of_the_texts_runs_no_text_and_says_so(
     lacking, monkeypatch
 ):
-    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "w4", "w5"])}
+    listed = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(4, 200))]
+    words = {word: i for i, word in enumerate(listed)}
     unknown = {"unk_token": "[UNK]"} if lacking == "all unknown" else {}
     model = WordLevel(words, **unknown) if lacking != "nothing left" else BPE(words, [])
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), **unknown)
