@@ -11,16 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.errors import InputError
 from interp.kinds.mass import LARGE, FromQK, by_tiles, has_float64, score_bound
-from interp.kinds.targets import NONE, Blocks
+from interp.kinds.targets import NONE, within
 from interp.models import Model, attend_with, attention_layers, cheap_forward
 from interp.models.finite import refuse_not_finite
 from interp.models.model import check_heads
 from interp.models.rows import to_run
+from interp.models.switches import sampled_queries
 
 Visit = Callable[[int, FromQK], None]
 
@@ -43,10 +44,7 @@ def stream(
 
     def attend(module: Any, *args: Any, **options: Any) -> tuple[Tensor, None]:
         layer = layer_of(module)
-        blocks = model.windows[layer]
-        if isinstance(blocks, Blocks):  # Only the mask has them, and a mask is not made.
-            options["sliding_window"] = blocks
-        out, attention = _attended(module, layer, *args, **options)
+        out, attention = _attended(module, layer, model.windows[layer], *args, **options)
         check_heads(model, layer, attention.n_heads)
         lse = torch.where(real[:, None], attention.lse, 0)
         refuse_not_finite(lse, model, layer)
@@ -69,6 +67,12 @@ def streams(model: Model) -> bool:
     return sorted(seen) == attention_layers(model, None)
 
 
+def visible_rows(window: int | None, length: int) -> Bool[Tensor, "query key"]:
+    """The keys that `sampled_queries` see under our own mask."""
+    query, key = torch.tensor(sampled_queries(length))[:, None], torch.arange(length)
+    return (key <= query) & within(window or length, query, key)
+
+
 def layer_of(module: Any) -> int:
     """Number of the layer of an attention module of transformers."""
     return module.layer_id if hasattr(module, "layer_id") else module.layer_idx
@@ -77,6 +81,7 @@ def layer_of(module: Any) -> int:
 def _attended(
     module: Any,
     layer: int,
+    width: int | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -86,10 +91,14 @@ def _attended(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     slopes: Tensor | None = None,
+    rows: Bool[Tensor, "query key"] | None = None,
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, FromQK]:
-    """Attention as transformers calls it, with our own causal mask and window."""
+    """Attention as transformers calls it, with our own causal mask and window.
+
+    The window is what the module says, or `width` from the settings: the one that gives `rows`.
+    """
     biased = attention_mask is not None or position_bias is not None
     if biased or query.shape[2] != key.shape[2] or not getattr(module, "is_causal", True):
         raise NotImplementedError("only causal attention of a whole prompt can be streamed")
@@ -97,7 +106,15 @@ def _attended(
     if rest:  # The fused kernel would crash the process.
         raise InputError(f"key-value heads must divide {query.shape[1]}, got {key.shape[1]}")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    window = sliding_window if sliding_window and sliding_window < query.shape[2] else None
+    length = query.shape[2]
+    limits = [w if w and w < length else None for w in (sliding_window, width, None)]
+    if rows is None:
+        window = limits[0]
+    else:
+        fitting = [w for w in limits if torch.equal(visible_rows(w, length), rows.cpu())]
+        if not fitting:
+            raise NotImplementedError("a mask that is not causal, with a window or in chunks")
+        window = fitting[0]
     options = {"softcap": softcap, "window": window, "sinks": s_aux, "slopes": slopes}
     plain = all(option is None for option in options.values())
     if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:

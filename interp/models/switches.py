@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import transformers
+from transformers.masking_utils import sdpa_mask
 
 from interp.errors import InputError
 from interp.models.own_attention import own_forwards
@@ -44,7 +45,8 @@ def attend_with(model: Any, function: Callable[..., Any]) -> Iterator[None]:
 
     Like a function of transformers' attention interface, it is called with the attention module,
     queries, keys, values, no mask, and options; also by families that do not use the interface.
-    One more option, `slopes`, has what each head's scores lose per position (ALiBi).
+    Two more options: `slopes` has what each head's scores lose per position (ALiBi), and `rows`
+    what the layer's mask shows the queries `sampled_queries`, `[query, key]`.
     """
     with evaluating(model):
         own, config = model.config._attn_implementation, model.config
@@ -52,9 +54,9 @@ def attend_with(model: Any, function: Callable[..., Any]) -> Iterator[None]:
         token = _ATTENTION.set(function)
         try:
             if forwards:
-                config._attn_implementation_internal = _MASKED
+                config._attn_implementation_internal = _OURS
             else:
-                model.set_attn_implementation(_UNMASKED)
+                model.set_attn_implementation(_OURS)
             for module, forward in forwards.items():
                 module.forward = forward
             yield
@@ -68,21 +70,33 @@ def attend_with(model: Any, function: Callable[..., Any]) -> Iterator[None]:
             _ATTENTION.reset(token)
 
 
-def _attend(*args: Any, **options: Any) -> Any:
+def sampled_queries(length: int) -> list[int]:
+    """The queries whose rows of the mask are made: enough to recognize a window or chunks."""
+    return [length - 1, length // 2, length // 4]
+
+
+def _attend(module: Any, q: Any, k: Any, v: Any, mask: Any = None, **options: Any) -> Any:
     if (function := _ATTENTION.get(None)) is None:
         raise InputError("model must run in one thread at a time, got a run during another's")
-    return function(*args, **options)
+    if mask is not None and mask.dtype == torch.bool and mask.shape[-2] == len(sampled_queries(0)):
+        options["rows"], mask = mask[0, 0], None
+    return function(module, q, k, v, mask, **options)
 
 
-def _small_mask(**_: Any) -> torch.Tensor:
-    return torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+def _few_rows(*, q_length: int, q_offset: int = 0, **options: Any) -> torch.Tensor:
+    """Stands in for the mask, which would be as large as a pattern."""
+    few = {"batch_size": 1, "q_length": 1, "attention_mask": None}
+    few |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    at = (q_offset + query for query in sampled_queries(q_length))
+    made = (sdpa_mask(**{**options, **few, "q_offset": query}) for query in at)
+    return torch.cat([row for row in made if row is not None], dim=-2)
 
 
-_UNMASKED, _MASKED = "interp", "interp_masked"
-"""Names of our attention for transformers; MPT must be given a mask, which nothing reads."""
+_OURS = "interp"
+"""Name of our attention for transformers."""
 
-transformers.AttentionInterface.register(_UNMASKED, _attend)
-transformers.AttentionMaskInterface.register(_MASKED, _small_mask)
+transformers.AttentionInterface.register(_OURS, _attend)
+transformers.AttentionMaskInterface.register(_OURS, _few_rows)
 
 
 def cheap_forward(model: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import torch
 import transformers
 from families import own_patterns
 from scored import scored
-from tiny_models import SMALL, scaled, tiny, words_tokenizer
+from tiny_models import GROUPED, SMALL, scaled, tiny, words_tokenizer
 
 import interp
 from interp.kinds import probes as tokens
@@ -199,6 +199,24 @@ def test_bias_that_the_model_rounds_is_read_by_hooks(caplog):
     model = interp.load_model(tiny("bloom").bfloat16())
     assert interp.scan_heads(model, rows=1).made_by["method"] == "hooks"
     assert "cannot be streamed: reading patterns, one layer at a time" in caplog.text
+
+
+def test_a_window_that_only_the_mask_has_is_found():
+    config = transformers.PhimoeConfig(
+        vocab_size=200, **GROUPED, sliding_window=4, num_local_experts=4, max_position_embeddings=64
+    )
+    model = interp.load_model(scaled(transformers.AutoModelForCausalLM.from_config(config)))
+    windows = []
+    stream(model, torch.arange(3, 23)[None], lambda layer, seen: windows.append(seen.window))
+    assert windows == [4, 4]
+    stream(model, torch.arange(3, 6)[None], lambda layer, seen: windows.append(seen.window))
+    assert windows[2:] == [None, None]
+
+
+def test_a_mask_of_another_kind_is_not_replaced(monkeypatch):
+    where = "transformers.models.llama.modeling_llama.create_causal_mask"
+    monkeypatch.setattr(where, transformers.masking_utils.create_bidirectional_mask)
+    assert not streams(interp.load_model(tiny("llama")))
 
 
 @pytest.mark.parametrize("where", ["class", "module"])
