@@ -213,6 +213,11 @@ def test_results_of_another_model_are_not_written_over(tmp_path):
     for place in (tmp_path, record):
         with pytest.raises(InputError, match=r"^out must .*heads\.json.* 'one'"):
             refuse_of_another(place, "another")
+    refuse_of_another(tmp_path, "one", "abc")  # An older record, without a digest.
+    record.write_text('{"made_by": {"model": "one", "digest": "123"}}', encoding="utf-8")
+    refuse_of_another(tmp_path, "one", "123")
+    with pytest.raises(InputError, match=r"^out must .*'one' with weights of digest 123: choose"):
+        refuse_of_another(tmp_path, "one", "abc")
 
 
 FULL = """
