@@ -1,6 +1,5 @@
 """Which positions of a prompt count in its scores."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -36,25 +35,34 @@ def counted_positions(
         tensor([[False,  True, False],
                 [ True, False,  True]])
     """
-    return counted_by_row(by_row(positions, len(tokens)), tokens, template)
+    added = torch.zeros_like(tokens, dtype=torch.bool) if template is None else template
+    rows = zip(by_row(positions, len(tokens)), tokens != NONE, added.to(tokens.device), strict=True)
+    return torch.stack([counted_in_row(*row) for row in rows])
 
 
-def counted_by_row(
-    positions: Sequence[Any],
-    tokens: Int[Tensor, "batch pos"],
-    template: Bool[Tensor, "batch pos"] | None = None,
-) -> Bool[Tensor, "batch pos"]:
-    """`counted_positions`, from those of each row."""
-    counted = tokens != NONE
-    template = torch.zeros_like(counted) if template is None else template.to(counted.device)
-    for row, chosen in enumerate(positions):
-        places = counted[row].nonzero()[:, 0]
-        if chosen is None:
-            counted[row] &= ~template[row]
-        elif not (isinstance(chosen, str) and chosen == ALL):
-            counted[row] = False
-            counted[row, places[_numbers(chosen, len(places))]] = True
-    return counted
+def counted_in_row(
+    positions: Any, real: Bool[Tensor, " pos"], template: Bool[Tensor, " pos"]
+) -> Bool[Tensor, " pos"]:
+    """`counted_positions` of one row, whose tokens are `real` where they are no padding."""
+    places = real.nonzero()[:, 0]
+    if positions is None:
+        return real & ~template
+    if isinstance(positions, str) and positions == ALL:
+        return real
+    chosen: Any = range(len(places))[positions] if isinstance(positions, slice) else positions
+    chosen = chosen.tolist() if hasattr(chosen, "tolist") else chosen
+    chosen = [*chosen] if isinstance(chosen, list | tuple | range) else chosen
+    if chosen and isinstance(chosen, list) and all(isinstance(one, bool) for one in chosen):
+        if len(chosen) == len(real):  # Padding has a bool too.
+            return real & torch.tensor(chosen, device=real.device)
+        if len(chosen) != len(places):
+            got = f"{len(places)} tokens, got {len(chosen)}"
+            raise InputError(f"positions must have a bool for each of {got}")
+        chosen = [place for place, counts in enumerate(chosen) if counts]
+    numbers = validated("positions", chosen, _PLACES)
+    if numbers and max(numbers) >= len(places):
+        raise InputError(f"positions must be below {len(places)}, got {max(numbers)}")
+    return torch.zeros_like(real).index_fill(0, places[numbers], True)
 
 
 def by_row(positions: Any, rows: int) -> list[Any]:
@@ -71,18 +79,3 @@ def by_row(positions: Any, rows: int) -> list[Any]:
 def _of_row(value: Any) -> bool:
     of_many = isinstance(value, str | slice | range | list | tuple) or getattr(value, "ndim", 0) > 0
     return value is None or of_many
-
-
-def _numbers(chosen: Any, length: int) -> list[int]:
-    if isinstance(chosen, slice):
-        return [*range(length)[chosen]]
-    chosen = chosen.tolist() if hasattr(chosen, "tolist") else chosen
-    chosen = [*chosen] if isinstance(chosen, list | tuple | range) else chosen
-    if chosen and isinstance(chosen, list) and all(isinstance(one, bool) for one in chosen):
-        if len(chosen) != length:
-            raise InputError(f"positions must have a bool for {length} tokens, got {len(chosen)}")
-        return [place for place, counts in enumerate(chosen) if counts]
-    numbers = validated("positions", chosen, _PLACES)
-    if numbers and max(numbers) >= length:
-        raise InputError(f"positions must be below {length}, got {max(numbers)}")
-    return numbers

@@ -25,7 +25,7 @@ from interp.kinds.labels import not_measured
 from interp.kinds.probes import Probe
 from interp.kinds.scores import LayerScores, Thresholds, as_thresholds, ask
 from interp.kinds.targets import NONE
-from interp.patterns.positions import by_row, counted_by_row
+from interp.patterns.positions import by_row, counted_in_row
 from interp.scan.measure import Method, measure, method_for
 from interp.scan.record import Record
 
@@ -71,7 +71,7 @@ class PromptScores:
 
     def not_measured(self) -> list[str]:
         """Which kinds have no score on how many prompts, and why, in words."""
-        prompts = self.made_by["prompts"]["not_measured"]
+        prompts = self.made_by["prompts"].get("not_measured", [])
         found = Counter((why, kind) for reasons in prompts for kind, why in reasons.items())
         kinds: dict[tuple[str, int], list[str]] = {}
         for (why, kind), number in found.items():
@@ -248,12 +248,11 @@ def _probe(
     """A prompt to run, with the positions that count as its part `prompt`."""
     try:
         rows = model.rows_of(prompt, **options)
-        several = len(rows.tokens)
-        counted = counted_by_row([positions] * several, rows.tokens, rows.template)
+        counted = counted_in_row(positions, rows.tokens[0] != NONE, rows.template[0])[None]
     except InputError as error:
         raise InputError(f"prompt {number}: {error}") from None
-    if several != 1:
-        raise InputError(f"prompt {number} must be one row, got {several}")
+    if len(rows.tokens) != 1:
+        raise InputError(f"prompt {number} must be one row, got {len(rows.tokens)}")
     return Probe(rows.tokens, {"prompt": counted}, apart=rows.template & ~counted)
 
 

@@ -127,6 +127,10 @@ def test_scores_are_means_over_the_chosen_positions(model, positions, counted):
     wanted = patterns[:, 0, :, queries, queries - 1].as_subclass(torch.Tensor).mean(-1).flatten()
     own = torch.nn.functional.pad(patterns, (2, 0, 2, 0)).as_subclass(torch.Tensor)
     padded = [-1, -1, *ids]
+    if isinstance(positions, list) and positions[0] is False:  # A mask may have padding too.
+        assert interp.classify_heads(
+            own, padded, special=model.special, positions=[[False] * 2 + positions]
+        ) == interp.classify_heads(own, padded, special=model.special, positions=positions)
     for labels in (
         interp.classify_heads(patterns, positions=positions),
         interp.classify_heads(own, padded, special=model.special, positions=positions),
