@@ -56,7 +56,7 @@ _RULES: dict[str, TypeAdapter[Any]] = {
 
 _CONTEXT = ("n_positions", "max_position_embeddings", "max_context_length", "max_length")
 _CONTEXT += ("seq_length", "max_seq_len", "max_sequence_length")
-"""Settings that name the longest prompt: the first one counts, as in TransformerLens."""
+"""Settings that name the longest prompt: the first one counts."""
 
 _LOCAL = ("sliding_attention", "local")
 """Names of layers with a window in the settings."""
@@ -71,13 +71,22 @@ _SOFTMAX = (
 _PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj", "out_lin", "Wo", "o")
 """Names of W_O."""
 
+_POSITIONS = re.compile("wpe|embed_positions|positions?_embed(ding|dings)?")
+"""Names of tables of learned positions."""
+
 _CROSS = re.compile("cross|encdec|encoder_att", re.IGNORECASE)
 """In names of attention to another stack, or to images."""
 
 
-def text_config(model: Any) -> Any:
-    """Settings of the language model, also where it is one part of a larger model."""
-    config = getattr(model, "config", None)
+def text_config(model: Any, stack: Stack = None) -> Any:
+    """Settings of the language model, also where it is one part of a larger model.
+
+    Of an encoder-decoder whose stacks have settings of their own, those of `stack`; None: encoder.
+    """
+    config: Any = getattr(model, "config", None)
+    own = getattr(config, "decoder" if stack in ("decoder", "cross") else "encoder", None)
+    if isinstance(own, transformers.PreTrainedConfig) and config.is_encoder_decoder:
+        return own
     return getattr(config, "get_text_config", lambda: config)()
 
 
@@ -99,12 +108,12 @@ def class_for(config: Any) -> Any:
     """The class of transformers that loads the weights for these settings."""
     listed = getattr(config, "architectures", None)
     named = listed[0] if listed and isinstance(listed, list) else None
-    way = direction(config, named)
-    if way == "causal":
-        return transformers.AutoModelForCausalLM
     own = getattr(transformers, str(named), None)
     if getattr(own, "config_class", None) is type(config):
         return own
+    way = direction(config, named)
+    if way == "causal":
+        return transformers.AutoModelForCausalLM
     both_ways = way == "both ways"
     return transformers.AutoModelForMaskedLM if both_ways else transformers.AutoModelForSeq2SeqLM
 
@@ -142,16 +151,27 @@ def special_ids(named: Any) -> Iterator[tuple[str, int]]:
                 yield setting, i
 
 
-def context(model: nn.Module, config: Any, way: Direction) -> int | None:
-    """How many tokens a prompt may have; None: no limit."""
-    if way == "causal":
-        named = (getattr(config, name) for name in _CONTEXT if hasattr(config, name))
-        return next(named, 2048)  # Bloom names none; TransformerLens uses the same.
-    size = getattr(config, "max_position_embeddings", None)
-    places = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
-    # RoBERTa and its relatives count positions from after the id of padding.
-    before = getattr(places, "padding_idx", None)
-    return size if size is None or before is None else size - before - 1
+def context(model: nn.Module, way: Direction, stack: Stack = None) -> int | None:
+    """How many tokens a prompt may have; None: no limit.
+
+    It is what the settings say, or the number of learned positions, if that is less.
+    """
+    config = text_config(model, stack)
+    names = _CONTEXT if way == "causal" else ("max_position_embeddings",)
+    sizes = [getattr(config, name) for name in names if hasattr(config, name)][:1]
+    for name, module in text_model(model, stack).named_modules():
+        if isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name.split(".")[-1]):
+            # RoBERTa and its relatives count positions from after the id of padding, OPT from 2.
+            before = getattr(
+                module, "offset", 0 if module.padding_idx is None else module.padding_idx + 1
+            )
+            sizes.append(len(module.weight) - before)
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def body(plain: Any) -> Any:
+    """The part of a model to run where no logits are needed: classifiers need to know padding."""
+    return plain.base_model if hasattr(plain, "score") else plain
 
 
 def listed(config: Any, n_layers: int) -> list[str]:
@@ -233,17 +253,23 @@ def alibi_slopes(config: Any, n_heads: int) -> tuple[float, ...] | None:
     return tuple((second - first).tolist())
 
 
+def text_model(plain: Any, stack: Stack = None) -> Any:
+    """The module that holds the layers, of a vision-language model only those of its text."""
+    if stack is not None:
+        return plain.get_encoder() if stack == "encoder" else plain.get_decoder()
+    if direction(plain.config, type(plain).__name__) != "causal":
+        return plain
+    decoder = plain.get_decoder()
+    return decoder if any(isinstance(m, nn.ModuleList) for m in decoder.modules()) else plain
+
+
 def layer_modules(plain: Any, stack: Stack = None) -> dict[int, nn.Module]:
     """Each layer (block) of a model of transformers, with or without attention, by its number.
 
     They are the elements of the outermost list of modules that has attention inside; of several
     such lists, of the one that is as long as the settings say.
     """
-    if stack is not None:
-        plain = plain.get_encoder() if stack == "encoder" else plain.get_decoder()
-    elif direction(plain.config, type(plain).__name__) == "causal":
-        decoder = plain.get_decoder()  # Of a vision-language model, the language model.
-        plain = decoder if any(isinstance(m, nn.ModuleList) for m in decoder.modules()) else plain
+    plain = text_model(plain, stack)
     lists: dict[str, nn.ModuleList] = {}
     for name, module in plain.named_modules():
         is_inside = name.startswith(tuple(f"{outer}." for outer in lists))

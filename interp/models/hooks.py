@@ -19,7 +19,7 @@ from interp.errors import InputError, checked, quoted, told
 from interp.kinds.targets import NONE
 from interp.memory import refuse_beyond
 from interp.models import Model, attention_layers, cheap_forward, evaluating, load_model
-from interp.models.families import attention_modules
+from interp.models.families import attention_modules, body
 from interp.models.model import check_heads
 from interp.models.plain import attention_of, plain_patterns, refuse_not_attention, texts_of
 from interp.models.rows import rows_by_length, to_run
@@ -107,7 +107,8 @@ def _attend(
                 back.enter_context(module.register_forward_pre_hook(ask, with_kwargs=True))
             back.enter_context(module.register_forward_hook(after, prepend=True))
         try:
-            plain(ids, **cheap_forward(plain))
+            runs = body(plain)
+            runs(ids, **cheap_forward(runs))
         except Exception as error:
             if error in raised:
                 raise

@@ -102,13 +102,28 @@ class Model:
     @property
     def n_heads(self) -> int:
         """Number of query heads in a layer."""
-        return int(self.given.cfg.n_heads if self.given else self._config.num_attention_heads)
+        if self.given is not None:
+            return int(self.given.cfg.n_heads)
+        # ConvBERT replaces a part of the heads by convolutions.
+        return max(1, self._config.num_attention_heads // getattr(self._config, "head_ratio", 1))
 
     def layers_of(self, stack: str | None) -> int:
         """Number of layers in a stack of an encoder-decoder; of another model, in all."""
-        names = ("num_decoder_layers", "decoder_layers") if stack in ("decoder", "cross") else ()
-        numbers = (getattr(self._config, name, None) for name in names)
-        return int(next(filter(None, numbers), self.n_layers))
+        if stack not in ("decoder", "cross"):
+            return self.n_layers
+        names = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
+        return self._decoder_size(*names)
+
+    def heads_of(self, stack: str | None) -> int:
+        """Number of heads in a layer of a stack of an encoder-decoder; of another, `n_heads`."""
+        if stack not in ("decoder", "cross"):
+            return self.n_heads
+        names = ("num_decoder_attention_heads", "decoder_attention_heads", "num_attention_heads")
+        return self._decoder_size(*names)
+
+    def _decoder_size(self, *names: str) -> int:
+        settings = text_config(self.inner, "decoder")
+        return int(next(filter(None, (getattr(settings, name, None) for name in names))))
 
     @cached_property
     def attending(self) -> tuple[int, ...]:
@@ -128,7 +143,7 @@ class Model:
         """Longest prompt, in tokens."""
         if self.given is not None:
             return int(self.given.cfg.n_ctx)
-        return families.context(self.plain, self._config, self.direction) or sys.maxsize
+        return families.context(self.plain, self.direction) or sys.maxsize
 
     @property
     def device(self) -> torch.device:
@@ -229,16 +244,19 @@ class Model:
             ids = [without_padding(row, index) for index, row in enumerate(padded)]
             pairs = [(row, [False] * len(row)) for row in ids]
         rows = [row for row, _ in pairs]
+        longest, most = self.n_ctx, self._n_embeddings - 1
+        if decoder:
+            longest = families.context(self.plain, self.direction, "decoder") or sys.maxsize
+            most = self._decoder_size("vocab_size") - 1
         for index, row in enumerate(rows):
             if not row:
                 raise InputError(f"prompt must have at least one token, got none in row {index}")
-            if len(row) > self.n_ctx:
+            if len(row) > longest:
                 raise InputError(
-                    f"prompt must fit the model's context of {self.n_ctx} tokens,"
+                    f"prompt must fit the model's context of {longest} tokens,"
                     f" got {len(row)} in row {index}"
                 )
-            if odd := [i for i in row if not 0 <= i < self._n_embeddings]:
-                most = self._n_embeddings - 1
+            if odd := [i for i in row if not 0 <= i <= most]:
                 raise InputError(f"token ids must be from 0 to {most}, got {odd[0]} in row {index}")
             if self.bos is not None and row[:2] == [self.bos, self.bos]:
                 warnings.warn(f"row {index} opens with BOS twice", stacklevel=4)
@@ -285,7 +303,7 @@ class Model:
             if kept := [name for name in names if name in text]:
                 got = f"got True for a tokenizer that keeps {quoted(kept[0])}"
                 raise InputError(f"special_as_text must be False, {got}")
-        first = self._config.decoder_start_token_id if decoder else self.bos
+        first = self.inner.config.decoder_start_token_id if decoder else self.bos
         if bos and self.direction != "causal" and not decoder:
             ids = self.tokenizer(text, **how)["input_ids"]
         elif bos and first not in (None, ids[0]):

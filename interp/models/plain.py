@@ -15,9 +15,10 @@ from interp.errors import InputError, quoted, told
 from interp.kinds.targets import NONE
 from interp.memory import refuse_beyond
 from interp.models import Model, attention_layers, cheap_forward, evaluating
-from interp.models.families import windows
+from interp.models.families import text_config, windows
 from interp.models.finite import refuse_not_finite
 from interp.models.rows import rows_by_length, segments_of
+from interp.models.switches import eager
 from interp.patterns.tensor import AttentionPatterns, Ran
 
 _COPIES = 3
@@ -82,10 +83,11 @@ def _returned(model: Model, inputs: dict[str, Tensor], stack: str | None) -> lis
     name = "attentions" if stack in (None, "encoder") else f"{stack}_attentions"
     who = f"{model.name}, a {type(model.inner).__name__}"
     on_device = {each: ids.to(model.device) for each, ids in inputs.items()}
-    with torch.no_grad(), evaluating(inner):
+    with torch.no_grad(), evaluating(inner), eager(inner):
         try:
             outputs = inner(**on_device, output_attentions=True, **cheap_forward(inner))
-            found = getattr(outputs, name, None) or ()
+            found: Any = getattr(outputs, name, None)
+            found = found if isinstance(found, tuple | list) else (found,)
         except Exception as error:  # Whisper needs sound, X-MOD a language.
             raise InputError(
                 f"model must run on these token ids, got {who}: {told(error)}"
@@ -94,9 +96,7 @@ def _returned(model: Model, inputs: dict[str, Tensor], stack: str | None) -> lis
     queries = inputs.get("decoder_input_ids", read)
     keys = queries if stack == "decoder" else read
     shapes = [tuple(each.shape) if torch.is_tensor(each) else () for each in found]
-    # The heads of a decoder may differ in number from those of the encoder.
-    heads = {shape[1] for shape in shapes if len(shape) == 4} or {0}
-    wanted = (len(read), *heads, queries.shape[1], keys.shape[1])
+    wanted = (len(read), model.heads_of(stack), queries.shape[1], keys.shape[1])
     if shapes != [wanted] * model.layers_of(stack):
         raise InputError(
             f"model must return attention [batch, head, query, key] {wanted} from each of"
@@ -161,8 +161,7 @@ def plain_patterns(
     found = attention_of(model, tokens, stack=stack, decoder_tokens=decoded, segments=segments)
     cross, widths = stack == "cross", model.windows
     if stack == "decoder":  # T5Gemma has settings for each stack.
-        config = model.inner.config
-        widths = windows(getattr(config, "decoder", config), model.layers_of("decoder"))
+        widths = windows(text_config(model.inner, "decoder"), model.layers_of("decoder"))
     ran = Ran(
         tokens=queries,
         layers=tuple(wanted),

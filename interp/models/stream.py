@@ -18,6 +18,7 @@ from interp.errors import InputError
 from interp.kinds.mass import LARGE, FromQK, by_tiles, has_float64, score_bound
 from interp.kinds.targets import NONE, within
 from interp.models import Model, attend_with, attention_layers, cheap_forward
+from interp.models.families import body
 from interp.models.finite import refuse_not_finite
 from interp.models.model import check_heads
 from interp.models.rows import to_run
@@ -52,7 +53,8 @@ def stream(
         return passed_on(layer, out), None
 
     with attend_with(model.plain, attend), torch.no_grad():
-        model.plain(to_run(tokens).to(model.device), **cheap_forward(model.plain))
+        runs = body(model.plain)
+        runs(to_run(tokens).to(model.device), **cheap_forward(runs))
 
 
 def streams(model: Model) -> bool:

@@ -104,7 +104,9 @@ def cheap_forward(model: Any) -> dict[str, Any]:
     known = inspect.signature(type(model).forward).parameters
     # An index, not a number: given a number, Gemma 4 runs its last layers on so many tokens only.
     options = {"logits_to_keep": torch.tensor([-1]), "use_cache": False}
-    return {name: value for name, value in options.items() if name in known}
+    takes_more = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    # Granite MoE passes it on to the part that it wraps.
+    return {n: v for n, v in options.items() if n in known or (n == "use_cache" and takes_more)}
 
 
 @contextmanager
