@@ -16,6 +16,9 @@ libraries: list[torch.library.Library] = []
 error = 0.0
 """The share by which its matrix products are too large."""
 
+refused: set[torch.dtype] = set()
+"""Types of numbers that it lacks."""
+
 BY_HAND = {"copy_", "detach", "empty", "empty_strided", "resize_", "_copy_from", "_to_copy"}
 
 
@@ -24,6 +27,8 @@ class There(torch.Tensor):
 
     @staticmethod
     def __new__(cls, own: torch.Tensor):
+        if own.dtype in refused:
+            raise TypeError(f"the device {NAME} has no {own.dtype}")
         made = torch._C._acc.create_empty_tensor(own.shape, own.dtype)
         made.__class__ = cls
         return made

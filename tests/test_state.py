@@ -3,9 +3,12 @@
 import logging
 import subprocess
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+from huggingface_hub import utils as hub
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from labelled import a_scan, common_words
@@ -32,6 +36,7 @@ from interp.heads import Head
 from interp.kinds.probes import repeated
 from interp.models.hooks import run
 from interp.models.stream import stream, streams
+from interp.models.switches import quiet
 from interp.patterns.definitions import scores_by_definition
 from interp.show.pages.gallery import gallery_of_model
 from interp.weights.direct import Readout, logit_parts
@@ -316,15 +321,30 @@ def test_after_any_call_interrupted_anywhere_all_is_as_before(family, calls, end
         before = ended(case, call, end, before, family)
 
 
-UNTYPED = """
-import random, sys
-import numpy, torch
-sys.path.insert(0, sys.argv[1])
-from test_state import CALLS, opened, tried
+def settings_of_libraries() -> tuple[Any, ...]:
+    """What callers set in the libraries: log levels, warnings, progress bars, where errors go."""
+    names = ("transformers", "transformer_lens", "huggingface_hub")
+    levels = [logging.getLogger(name).level for name in names]
+    bars = transformers.utils.logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
+    return levels, list(warnings.filters), bars, sys.stderr
 
+
+UNTYPED = """
+import logging, random, sys
+import numpy, torch, transformers
+sys.path.insert(0, sys.argv[1])
+from test_state import CALLS, opened, settings_of_libraries, tried
+
+transformers.logging.set_verbosity_info()
+before = settings_of_libraries()
+assert before[0][0] == logging.INFO
 here = opened("gpt2", torch.float32)
+assert "transformer_lens" in sys.modules
+assert settings_of_libraries() == before
+
 def states():
-    return random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().tolist()
+    drawn = random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().tolist()
+    return *drawn, settings_of_libraries()
 for call in CALLS:
     before = states()
     tried(call, here, lambda *_: None)
@@ -332,9 +352,63 @@ for call in CALLS:
 """
 
 
-@pytest.mark.fault("B73")
-def test_no_call_draws_from_the_callers_random_numbers():
-    """In a process of its own, since what checks types in tests draws some itself."""
+@pytest.mark.fault("B73", "C21")
+def test_no_call_draws_from_the_callers_random_numbers_or_changes_the_libraries():
+    """In a process of its own: checks of types draw numbers, and imports happen only once."""
     run = [sys.executable, "-c", UNTYPED, str(TESTS)]
     done = subprocess.run(run, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.fault("C21")
+@pytest.mark.parametrize("hub_bars", [True, False])
+def test_threads_and_errors_leave_the_settings_of_the_libraries(hub_bars):
+    (hub.enable_progress_bars if hub_bars else hub.disable_progress_bars)()
+    before = settings_of_libraries()
+
+    def load(number: int) -> None:
+        with suppress(Stop), quiet():
+            assert logging.getLogger("transformers").level == logging.ERROR
+            time.sleep(0.01 * number)
+            raise Stop
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(load, [3, 1, 0, 2]))
+    try:
+        assert settings_of_libraries() == before
+    finally:
+        hub.enable_progress_bars()
+
+
+@pytest.mark.fault("C17")
+@pytest.mark.parametrize("family", ["llama", "neo"])
+def test_threads_that_share_a_model_get_what_each_would_get_alone(family):
+    """Patterns, scans, scores, effects and ablation at once; the model is whole afterwards."""
+    model = interp.load_model(tiny(family), common_words())
+    rows = [[1, *range(5 + i, 15 + i), *range(5 + i, 15 + i)] for i in range(3)]
+
+    def without_a_head(ids: list[int]) -> torch.Tensor:
+        with ablated(model, "L0H1"):
+            time.sleep(0.01)  # Others run meanwhile.
+            return logits(model, torch.tensor([ids]))
+
+    def numbers(table: pd.DataFrame) -> torch.Tensor:
+        return torch.tensor(table.select_dtypes("number").to_numpy(dtype=float))
+
+    jobs: list[Callable[[list[int]], torch.Tensor]] = [
+        lambda ids: interp.attention_patterns(model, ids).as_subclass(torch.Tensor),
+        lambda ids: numbers(interp.score_prompts(model, [ids]).frame),
+        lambda ids: numbers(interp.scan_heads(model, rows=1, length=24, quick=True).frame),
+        without_a_head,
+    ]
+    tasks = [(job, ids) for ids in rows for job in jobs]
+    alone = [job(ids) for job, ids in tasks]
+    hooks = [hooks_on(part) for part in model.plain.modules()]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda task: task[0](task[1]), tasks))
+    # Sums of float32 depend on where in memory the numbers are.
+    close = {"rtol": 1e-4, "atol": 1e-5, "equal_nan": True}
+    for found, expected in zip([*together, *(job(ids) for job, ids in tasks[:4])], alone + alone):
+        torch.testing.assert_close(found, expected, **close)
+    assert model.plain.config._attn_implementation == "eager"
+    assert [hooks_on(part) for part in model.plain.modules()] == hooks

@@ -10,7 +10,7 @@ from transformer_lens.model_bridge.sources import (
 )
 
 from interp.errors import InputError, told
-from interp.models.switches import evaluating, quiet
+from interp.models.switches import evaluating, is_ours
 from interp.models.wrapped import twin
 
 
@@ -22,11 +22,11 @@ def build(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
         for part in model.modules()
         for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
     ]
-    if any(getattr(hook, "func", hook).__module__.startswith("interp.") for hook in hooks):
+    if any(map(is_ours, hooks)):
         raise InputError("model.bridge must be built before a block that changes the model")
     try:
         # Some adapters draw random numbers while they build.
-        with quiet(), torch.random.fork_rng(devices=[]), evaluating(model):
+        with torch.random.fork_rng(devices=[]), evaluating(model):
             copy = twin(model)
             bridge = build_bridge_from_module(
                 copy, architecture, hf_config=copy.config, model_name=name

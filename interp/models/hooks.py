@@ -20,7 +20,7 @@ from interp.kinds.targets import NONE
 from interp.memory import refuse_beyond
 from interp.models import Model, attention_layers, cheap_forward, evaluating, load_model
 from interp.models.families import attention_modules, body
-from interp.models.model import check_heads
+from interp.models.model import check_heads, warn_of_bridge_hooks
 from interp.models.plain import attention_of, plain_patterns, refuse_not_attention, texts_of
 from interp.models.rows import rows_by_length, to_run
 from interp.models.switches import eager
@@ -81,6 +81,7 @@ def _attend(
     model: Model, ids: Int[Tensor, "batch pos"], look: Callable[[int, Tensor], None]
 ) -> None:
     """Run the model with eager attention, and `look` at the weights that each layer returns."""
+    warn_of_bridge_hooks(model)
     plain: Any = model.plain
     # A module may serve several layers: its calls are theirs in order.
     layers: dict[nn.Module, deque[int]] = {}

@@ -68,7 +68,7 @@ def attention_only(
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
         **dict.fromkeys(("bos_token_id", "eos_token_id"), 0),
     )
-    with torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.GPT2LMHeadModel(config)
     model.set_attn_implementation("eager")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Int
@@ -20,6 +21,7 @@ from interp.models.chat import encode_messages, messages_of
 from interp.models.families import Direction, special_ids, text_config
 from interp.models.identity import digest, of_bridge
 from interp.models.rows import Rows, encoded, rows_of_ids, texts_in, unpacked, without_padding
+from interp.models.switches import alone, is_ours, quiet
 from interp.models.wrapped import without_recorders
 from interp.text import with_bytes
 
@@ -90,9 +92,11 @@ class Model:
         check_causal(self)
         if self.given is not None:
             return self.given
-        from interp.models.bridge import build
+        with alone(self.plain), quiet():  # TransformerLens changes settings when it is imported.
+            from interp.models.bridge import build
 
-        return build(self.plain, self.tokenizer, self.name)
+            # Another thread may have built it meanwhile.
+            return vars(self).get("bridge") or build(self.plain, self.tokenizer, self.name)
 
     @property
     def n_layers(self) -> int:
@@ -381,6 +385,22 @@ def check_causal(model: Model) -> None:
         raise InputError(
             f"model must be causal, got {model.name}, which {way}: for such models use"
             " attention_patterns, or scan_heads on an encoder"
+        )
+
+
+_WARNED: WeakSet[Model] = WeakSet()
+
+
+def warn_of_bridge_hooks(model: Model) -> None:
+    """Warn once if a user's hook is on `model.bridge`, since this package runs `model.plain`."""
+    points = getattr(vars(model).get("bridge"), "hook_dict", {}).items()
+    names = [name for name, at in points if any(not is_ours(h.user_hook) for h in at.fwd_hooks)]
+    if names and model.given is None and model not in _WARNED:
+        _WARNED.add(model)
+        LOG.warning(
+            "ignoring the hook at %s of model.bridge: set hooks on modules of model.plain instead,"
+            " which is the model that runs here",
+            names[0],
         )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from interp.errors import InputError
+
 Attend = Callable[..., tuple[Tensor, None]]
 """A function of transformers' attention interface, which returns heads' outputs and no pattern."""
 
@@ -35,7 +37,7 @@ def _bloom(
     module: Any, attend: Attend, x: Tensor, residual: Tensor, *, alibi: Tensor, **_: Any
 ) -> Output:
     if alibi.dtype.itemsize < 4:
-        raise NotImplementedError("ALiBi's bias is rounded to 16 bits, and no longer linear")
+        raise InputError(f"model must have an exact ALiBi bias, got {alibi.dtype}: use float32")
     q, k, v = module._reshape(module.query_key_value(x))
     slopes = alibi[: module.num_heads, 0, :2].diff().sum(-1)  # 0 of a single token.
     z = attend(module, q, k, v, None, scaling=module.inv_norm_factor, slopes=slopes)[0]
@@ -48,7 +50,7 @@ def _falcon(
     from transformers.models.falcon.modeling_falcon import apply_rotary_pos_emb
 
     if alibi is not None:
-        raise NotImplementedError("ALiBi's bias is rounded to 16 bits, and no longer linear")
+        raise InputError("model must have an exact ALiBi bias, got Falcon's, which is rounded")
     q, k, v = (part.transpose(1, 2) for part in module._split_heads(module.query_key_value(x)))
     if module.new_decoder_architecture:  # Keys and values are repeated for the heads of a group.
         group = module.num_heads // module.num_kv_heads

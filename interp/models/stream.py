@@ -20,7 +20,7 @@ from interp.kinds.targets import NONE, within
 from interp.models import Model, attend_with, attention_layers, cheap_forward
 from interp.models.families import body
 from interp.models.finite import refuse_not_finite
-from interp.models.model import check_heads
+from interp.models.model import check_heads, warn_of_bridge_hooks
 from interp.models.rows import to_run
 from interp.models.switches import sampled_queries
 
@@ -53,6 +53,7 @@ def stream(
         return passed_on(layer, out), None
 
     with attend_with(model.plain, attend), torch.no_grad():
+        warn_of_bridge_hooks(model)
         runs = body(model.plain)
         runs(to_run(tokens).to(model.device), **cheap_forward(runs))
 

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import transformers
+from huggingface_hub import utils as hub
 from transformers.masking_utils import sdpa_mask
 
 from interp.errors import InputError
@@ -140,21 +141,34 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
                 part.training = mode
 
 
+def is_ours(hook: Any) -> bool:
+    """Whether a hook is one of this package."""
+    module = getattr(getattr(hook, "func", hook), "__module__", None)
+    return str(module).startswith("interp.")
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars or advice from the libraries; restore their settings afterwards."""
+    """No progress bars or advice from the libraries, in one thread at a time; restore settings."""
     names = ("transformers", "transformer_lens", "huggingface_hub")
-    levels = {logging.getLogger(name): logging.getLogger(name).level for name in names}
-    bars = transformers.utils.logging.is_progress_bar_enabled()
-    transformers.utils.logging.disable_progress_bar()
-    for logger in levels:
-        logger.setLevel(logging.ERROR)
-    try:
-        # The GGUF reader shows a progress bar whatever transformers' setting.
-        with warnings.catch_warnings(action="ignore"), contextlib.redirect_stderr(io.StringIO()):
+    # The GGUF reader shows a progress bar whatever transformers' setting.
+    with (
+        _SETTINGS,
+        warnings.catch_warnings(action="ignore"),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        levels = {logging.getLogger(name): logging.getLogger(name).level for name in names}
+        bars = transformers.utils.logging.is_progress_bar_enabled()
+        has_hub_bars = not hub.are_progress_bars_disabled()
+        try:
+            transformers.utils.logging.disable_progress_bar()
+            for logger in levels:
+                logger.setLevel(logging.ERROR)
             yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
-        if bars:
-            transformers.utils.logging.enable_progress_bar()
+        finally:
+            for logger, level in levels.items():
+                logger.setLevel(level)
+            if bars:
+                transformers.utils.logging.enable_progress_bar()
+            # Each of transformers' two functions does the same to the hub's bars.
+            (hub.enable_progress_bars if has_hub_bars else hub.disable_progress_bars)()

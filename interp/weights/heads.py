@@ -69,9 +69,9 @@ class Rotary:
         together = "(two pair)" if self.pairing == "halves" else "(pair two)"
         turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
         a, b = rearrange(turned, f"... {together} -> two ... pair", two=2)
-        steps = torch.as_tensor(steps, dtype=torch.double, device=x.device)[..., None]
-        angle = steps * self.angles.double()
-        cos, sin = (self.gain * angle.cos()).to(x.dtype), (self.gain * angle.sin()).to(x.dtype)
+        # On the CPU, since some devices have no float64.
+        angle = torch.as_tensor(steps).cpu().double()[..., None] * self.angles.cpu().double()
+        cos, sin = (self.gain * angle.cos()).to(x), (self.gain * angle.sin()).to(x)
         both = torch.stack([a * cos - b * sin, b * cos + a * sin])
         turned = rearrange(both, f"two ... pair -> ... {together}")
         return torch.cat([turned, rest], -1)
@@ -246,5 +246,5 @@ def copying_scores(
         (tensor([1.]), tensor([-1.]))
     """
     core = einsum(W_O, W_UE, W_V, "h i d, d e, h e j -> h i j")
-    values = torch.linalg.eigvals(core.double().cpu())
+    values = torch.linalg.eigvals(core.cpu().double())
     return (values.real.sum(-1) / values.abs().sum(-1)).float()

@@ -228,3 +228,58 @@ def test_each_stack_has_windows_of_its_own(stack, window):
     reach = (found[0] > 0).any(0).any(0)
     assert torch.equal(reach[10, :11].flip(0), torch.arange(11) < window)
     assert [v.window for v in interp.classify_heads(found)[::4]] == [window, None]
+
+
+@pytest.mark.fault("C12")
+def test_each_stack_of_an_encoder_decoder_is_read_with_its_own_settings():
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
+    first = transformers.BertConfig(
+        vocab_size=200, num_hidden_layers=2, num_attention_heads=4, **sizes
+    )
+    second = transformers.BertConfig(
+        vocab_size=100, num_hidden_layers=3, num_attention_heads=2, is_decoder=True, **sizes
+    )
+    second.add_cross_attention = True
+    own = transformers.EncoderDecoderModel(
+        encoder=transformers.BertModel(first), decoder=transformers.BertLMHeadModel(second)
+    ).eval()
+    model, ids = interp.load_model(own), [1, 150, 6]
+    assert (model.n_layers, model.n_heads) == (2, 4)
+    found = interp.attention_patterns(model, ids, stack="encoder")
+    assert torch.equal(found, interp.attention_patterns(own.encoder, ids))
+    for stack, keys in (("decoder", 2), ("cross", 3)):
+        across = interp.attention_patterns(model, ids, stack=stack, decoder_inputs=[1, 50])
+        assert across.shape == (3, 1, 2, 2, keys)
+    with pytest.raises(interp.InputError, match="from 0 to 99, got 150"):
+        interp.attention_patterns(model, ids, stack="decoder", decoder_inputs=[1, 150])
+
+
+@pytest.mark.fault("C11", "C35")
+def test_layers_that_return_more_or_other_attention_than_the_settings_say_are_refused():
+    sizes = {"vocab_size": 200, "hidden_size": 32, "num_attention_heads": 4, "embedding_size": 16}
+    config = transformers.AlbertConfig(
+        **sizes, intermediate_size=64, num_hidden_layers=2, inner_group_num=2
+    )
+    with pytest.raises(interp.InputError, match="from each of 2 layers, got"):
+        interp.attention_patterns(transformers.AlbertForMaskedLM(config), [1, 5, 6])
+    config.inner_group_num = 1
+    read = interp.attention_patterns(transformers.AlbertForMaskedLM(config), [1, 5, 6])
+    assert read.shape == (2, 1, 4, 3, 3)
+
+
+@pytest.mark.fault("C35")
+@pytest.mark.parametrize(
+    "change",
+    [torch.stack, lambda found: [each.mean(1) for each in found], lambda found: [found[0][:, :2]]],
+)
+def test_attention_of_an_encoder_that_is_not_of_every_head_is_refused(change):
+    class Changed(transformers.BertForMaskedLM):
+        def forward(self, *args, **options):
+            output = super().forward(*args, **options)
+            if output.attentions is not None:
+                output.attentions = change(output.attentions)
+            return output
+
+    own = Changed(tiny("bert").config)
+    with pytest.raises(interp.InputError, match=r"\(1, 4, 3, 3\) from each of 2 layers, got"):
+        interp.attention_patterns(own, [1, 5, 6])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import tiny, words_tokenizer
+from tiny_models import GROUPED, SIZES, tiny, words_tokenizer
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import Unigram, WordLevel
 from transformer_lens.model_bridge.sources import build_bridge_from_module
@@ -17,6 +17,7 @@ import interp
 from interp.kinds.probes import repeated
 from interp.models import fetch
 from interp.models.load import _as_device
+from interp.models.stream import stream
 
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7]])
 
@@ -291,3 +292,100 @@ def test_a_damaged_tokenizer_is_refused(tmp_path):
     damaged = transformers.AutoTokenizer.from_pretrained(tmp_path)
     with pytest.raises(interp.InputError, match="tokenizer"):
         interp.attention_patterns(interp.load_model(tiny("bert"), damaged), "never seen")
+
+
+BASES = {
+    "bare GPT-2": ("gpt2", transformers.GPT2Model, "transformer"),
+    "bare Llama": ("llama", transformers.LlamaModel, "model"),
+    "a classifier of texts": ("llama", transformers.LlamaForSequenceClassification, "model"),
+    "a classifier of tokens": ("gpt2", transformers.GPT2ForTokenClassification, "transformer"),
+}
+
+
+@pytest.mark.fault("C01")
+@pytest.mark.parametrize("kind", BASES)
+def test_a_model_without_a_language_model_head_is_read_and_scanned(kind, tmp_path):
+    family, build, part = BASES[kind]
+    whole = tiny(family, pad_token_id=None)
+    own = build(whole.config)
+    body = own if build.__name__.endswith("Model") else getattr(own, part)
+    body.load_state_dict(getattr(whole, part).state_dict())
+    own.save_pretrained(tmp_path / "saved")
+    rows = torch.cat([IDS, IDS.flip(1)])
+    expected = interp.attention_patterns(whole, rows)
+    for source in (own, tmp_path / "saved"):
+        assert torch.equal(interp.attention_patterns(source, rows), expected)
+    scan, full = (interp.scan_heads(model, rows=2) for model in (own, whole))
+    assert scan.frame["label"].tolist() == full.frame["label"].tolist()
+    assert scan.made_by["method"] == "stream"
+    assert scan.frame["induction"].tolist() == full.frame["induction"].tolist()
+    assert "induction_logit_effect" in scan.made_by["left_out"]
+
+
+SIGHT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 28}
+MLLAMA = {**SIZES, **GROUPED, "num_hidden_layers": 3, "cross_attention_layers": [1]}
+SEEING = {
+    "smolvlm": lambda: transformers.SmolVLMForConditionalGeneration(
+        transformers.SmolVLMConfig(
+            text_config=tiny("llama").config.to_dict(), vision_config=SIGHT | {"patch_size": 14}
+        )
+    ),
+    "mllama": lambda: transformers.MllamaForConditionalGeneration(
+        transformers.MllamaConfig(
+            text_config={**MLLAMA, "pad_token_id": 0},
+            vision_config={"hidden_size": 32, "num_hidden_layers": 1, "attention_heads": 4},
+        )
+    ),
+}
+
+
+@pytest.mark.fault("C26")
+@pytest.mark.parametrize("family", SEEING)
+def test_the_text_part_of_a_vision_language_model_is_read_alone_and_inside(family):
+    own = SEEING[family]().eval()
+    text = own.model.text_model if family == "smolvlm" else own.model.language_model
+    patterns = interp.attention_patterns(own, IDS)
+    assert patterns.layers == ((0, 2) if family == "mllama" else (0, 1))
+    assert torch.equal(patterns, interp.attention_patterns(text, IDS))
+    assert interp.scan_heads(own, rows=1, quick=True).made_by["method"] == "stream"
+
+
+@pytest.mark.fault("C22")
+def test_the_longest_prompt_is_what_the_model_can_run():
+    own = tiny("gpt2", n_positions=40)
+    own.transformer.wpe = torch.nn.Embedding(40, 32)
+    own.config.n_positions = 1000
+    model = interp.load_model(own)
+    assert model.n_ctx == 40
+    assert interp.attention_patterns(model, [5] * 40).shape[-1] == 40
+    with pytest.raises(interp.InputError, match="context of 40 tokens, got 41"):
+        interp.attention_patterns(model, [5] * 41)
+    assert interp.load_model(tiny("opt")).n_ctx == 64  # Its table has two rows more.
+    assert interp.attention_patterns(tiny("bloom"), [5] * 2100, layers=[0]).shape[-1] == 2100
+
+
+@pytest.mark.fault("C19")
+def test_a_users_hook_applies_to_patterns_and_streaming_or_a_warning_names_it(caplog):
+    own = tiny("llama")
+    before = interp.attention_patterns(own, IDS)
+
+    def doubled(module, inputs, output):
+        return output * 2
+
+    handle = own.model.layers[0].mlp.register_forward_hook(doubled)
+    early = interp.load_model(own)
+    handle.remove()
+    late = interp.load_model(own)
+    late.plain.model.layers[0].mlp.register_forward_hook(doubled)
+    changed = interp.attention_patterns(early, IDS)
+    assert not torch.allclose(changed[1], before[1], atol=0.01)
+    every, streamed = torch.arange(7)[None], {}
+    for model in (early, late):
+        assert torch.equal(interp.attention_patterns(model, IDS), changed)
+        stream(model, IDS, lambda i, a: streamed.update({i: a.rows(every)}))
+        assert torch.allclose(streamed[1], changed[1], atol=1e-5)
+    late.bridge.hook_dict["blocks.0.mlp.hook_out"].add_hook(lambda value, hook: value * 0)
+    for _ in range(2):
+        assert torch.equal(interp.attention_patterns(late, IDS), changed)
+        stream(late, IDS, lambda i, a: None)
+    assert caplog.text.count("ignoring the hook at blocks.0.mlp.hook_out of model.bridge") == 1
