@@ -304,3 +304,18 @@ def test_prompts_of_one_token_keep_their_axis_of_the_batch(rows):
     patterns = interp.attention_patterns(tiny("gpt2"), [[5]] * rows)
     assert torch.equal(patterns, torch.ones(2, rows, 4, 1, 1))
     assert len(patterns.texts) == rows
+
+
+@pytest.mark.fault("C16")
+def test_a_layer_with_another_number_of_heads_gets_the_same_answer_from_every_function():
+    own = tiny("llama")
+    fewer = tiny("llama", num_attention_heads=2, head_dim=8)
+    own.model.layers[1].self_attn = fewer.model.layers[1].self_attn
+    model, message = interp.load_model(own), "its 4 heads in every layer, got .* has 2 in layer 1"
+    for ask in (
+        lambda: interp.attention_patterns(model, [1, 5, 6]),
+        lambda: interp.scan_heads(model, rows=1, quick=True),
+        lambda: interp.scan_heads(model, rows=1, method="hooks"),
+    ):
+        with pytest.raises(interp.InputError, match=message):
+            ask()
