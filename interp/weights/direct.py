@@ -1,9 +1,9 @@
 """Direct effects: each head's part of the logits, along the residual stream and the unembedding.
 
 What the unembedding reads is a sum of parts: embedding, every head's output, biases, every MLP's
-output. With the scales of all norms on the way held fixed it is linear in them
+output. With the scales of all norms on the stream's path held fixed it is linear in them
 (`interp.weights.linear`), so each part has a separate effect on every logit, and the effects sum
-to the logit. Where only the final norm is on the way, with scale sigma:
+to the logit. Where the only such norm is the final one, with scale sigma:
 
     logit_y = sum over parts of  (part . u_y) / sigma + (b . W_U)_y + b_U_y,    u_y = gain * W_U_y
 
@@ -100,7 +100,7 @@ class Readout:
         return self.factor * self.W_U[answers.to(self.W_U.device)]
 
     def bias_of(self, norm: torch.nn.Module) -> Tensor:
-        """Bias of a norm; 0 of one that is not on the way, and so was not probed."""
+        """Bias of a norm; 0 if the stream does not pass it, so that it was not probed."""
         return self.norms[norm].bias if norm in self.norms else self.W_U.new_zeros(())
 
     def bias(self, answers: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos"]:
@@ -130,6 +130,8 @@ class Readout:
         Of the layers with attention. Fills `grams`.
         """
         W_E = self.model.plain.get_input_embeddings().weight.detach().float()
+        if W_E.shape[1] != self.tail.shape[1]:
+            raise InputError("the stream does not start with the embedding")
         ring = self.tail.T @ (self.W_U.T @ W_E)
         scores = []
         for layer in self.model.attending:
@@ -239,7 +241,7 @@ def _parts(
     # Where the gradient is taken, what it is multiplied by, and where the effect belongs.
     z, W_O = run.heads, output_projections(model.plain)
     embedding = next(iter(run.streams.values()))
-    on_way: list[_Term] = [
+    passed: list[_Term] = [
         (embedding, embedding.detach, found["embedding"]),
         *((z[i], z[i].detach, found["heads"][i].transpose(1, 2)) for i in z),
     ]
@@ -248,7 +250,7 @@ def _parts(
         *((x, partial(_bias, W_O[i], z[i]), found["attention_bias"][i]) for i, x in run.written),
         *((y, partial(readout.bias_of, norm), constant) for norm, y in run.normed),
     ]
-    for terms, unused in ((on_way, False), (others, True)):
+    for terms, unused in ((passed, False), (others, True)):
         at = [at for at, _, _ in terms]
         gradients = run.gradients(readout.towards(answers), at, unused=unused)
         for gradient, (_, part, place) in zip(gradients, terms, strict=True):

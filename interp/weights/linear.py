@@ -1,15 +1,15 @@
 """A pass of a model in which its logits are linear in what heads and layers add to the stream.
 
-The model runs as it is, with its own modules and its own values. Autograd sees only the way of the
-residual stream: what reads the stream (attention, MLP, experts, a mixer without heads) is cut off
-from it, and each norm on the way keeps the scale that it has in this pass. The output of every
-head, of every other branch and the stream that enters the first layer are then separate variables,
-and what the unembedding reads is linear in them. One backward pass gives the gradient at all of
-them; the effect of a part is its product with the gradient. So whatever lies on the way needs no
-knowledge of the family: W_O in any storage, norms after the heads, gates, multipliers of the
-residual branches, blocks in parallel, projections.
+The model runs with its own modules and gives its own values, but autograd follows the residual
+stream alone. Whatever reads the stream (attention, MLP, experts, a mixer without heads) is cut off
+from it, and each norm that the stream passes keeps the scale that it has in this pass. The output
+of every head, the output of every other branch, and the stream that enters the first layer are
+then separate variables, and the input of the unembedding is linear in them. One backward pass
+gives its gradient at all of them; the effect of a part is its product with the gradient.
 
-Every position is separate, since only attention moves information between positions.
+So nothing between a head and the logits depends on the family: W_O in any storage, norms after the
+heads, gates, multipliers of residual branches, parallel blocks, projections. Positions are
+separate, since only attention moves information between them.
 """
 
 import inspect
@@ -38,9 +38,9 @@ _ADDS_RESIDUAL = {"residual", "input_tensor"}
 
 @dataclass
 class Linear:
-    """The variables of one pass, each a part of what the unembedding reads, and their gradients.
+    """The parts of the stream in one pass, and their gradients.
 
-    `others`, `written` and `normed` are kept on request only.
+    `others`, `written` and `normed` are kept only with `parts` (see `linear_pass`).
     """
 
     norms: Norms
@@ -53,7 +53,7 @@ class Linear:
     written: list[tuple[int, Float[Tensor, "batch pos d_model"]]] = field(default_factory=list)
     """What W_O of a layer puts out, with its bias."""
     normed: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
-    """What each norm on the way puts out."""
+    """What each norm puts out that reads the stream."""
     last: Float[Tensor, "batch pos d_read"] = field(default_factory=lambda: torch.empty(0))
     """What the unembedding reads."""
 
@@ -64,7 +64,10 @@ class Linear:
         *,
         unused: bool = False,
     ) -> Sequence[Tensor]:
-        """Gradients of `last . direction` at each of `at`; with `unused` 0 off the way."""
+        """Gradients of `last . direction` at each of `at`.
+
+        Where nothing of `at` reaches `last` the gradient is 0 with `unused`, else refused.
+        """
         direction = direction.to(self.last.dtype)
         options = {"retain_graph": True, "allow_unused": True, "materialize_grads": unused}
         found = torch.autograd.grad(self.last, at, direction, **options) if at else ()
@@ -75,9 +78,9 @@ class Linear:
     def moved(
         self, layer: int, sources: Sequence[int]
     ) -> dict[int, Callable[[Tensor], Float[Tensor, "batch pos d_model"]]]:
-        """For each source layer: from an output of its heads to its part of what `layer` reads.
+        """For each source layer, the linear map from the output of its heads to what `layer` reads.
 
-        The map is linear: norms in between keep their scales.
+        Norms in between keep their scales.
         """
         x = self.streams[layer]
         towards = torch.zeros_like(x, requires_grad=True)
@@ -94,7 +97,8 @@ class Linear:
 class _Frozen(torch.autograd.Function):
     """The output of a norm, whose gradient takes the scale as constant.
 
-    The scale is computed in the backward pass, since most norms are not on the way.
+    The scale is computed in the backward pass, which most norms are no part of: they only serve
+    branches.
     """
 
     @staticmethod
@@ -150,10 +154,7 @@ def linear_pass(
 
 @contextmanager
 def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -> Iterator[None]:
-    """Hooks that let autograd see the way of the stream alone.
-
-    They switch autograd on where the stream goes on, and off where a branch reads it.
-    """
+    """Hooks that let autograd follow the stream alone: on between branches, off inside them."""
     plain = model.plain
     attention, projections = attention_modules(plain), output_projections(plain)
 

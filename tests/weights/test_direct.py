@@ -22,7 +22,10 @@ KINDS = {
     ),
     "olmo2": (transformers.Olmo2Config, {}),  # Norms after attention and MLP only.
 }
+if hasattr(transformers, "LagunaConfig"):  # Gates that read the stream after the heads attend.
+    KINDS["laguna"] = (transformers.LagunaConfig, {"num_experts": 4, "num_experts_per_tok": 2})
 SUMS = ["gpt2", "gemma2", "cohere", "granite", "olmo2", "qwen3next", "deepseek2", "jamba"]
+SUMS += ["laguna"] * ("laguna" in KINDS)
 REST = sorted({*CONFIGS, *FURTHER} - {*SUMS})
 REST = [pytest.param(name, marks=pytest.mark.slow) for name in REST]
 
