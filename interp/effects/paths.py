@@ -390,6 +390,11 @@ def ask_of_stripe(model: Model, probe: Probe, layer: int) -> Questions:
 
 def _readout(model: Model) -> Readout:
     """The way from the stream to the logits, after checking that its parts sum to them."""
+    if model.plain is None:
+        raise InputError(
+            f"model must be one that transformers runs, got a TransformerBridge of {model.name}:"
+            " give the model that the bridge was built from"
+        )
     if not streams(model):
         raise InputError(f"model must be one whose attention can be streamed, got {model.name}")
     try:

@@ -371,6 +371,12 @@ def test_numbers_that_are_not_finite_are_refused():
         path_effects(source, ["L1H0"], rows=ROWS, length=LENGTH)
 
 
+def test_a_bridge_is_refused_in_favour_of_the_model_that_it_wraps():
+    bridge = interp.load_model(tiny("llama")).bridge
+    with pytest.raises(interp.InputError, match=r"got a TransformerBridge of .* built from"):
+        path_effects(bridge, ["L1H0"], length=LENGTH)
+
+
 def test_a_model_whose_parts_do_not_sum_to_the_logits_is_refused():
     model = interp.load_model(tiny("llama"))
     model.plain.model.layers[0].register_forward_hook(lambda m, i, out: out + out**3 / 10)
