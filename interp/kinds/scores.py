@@ -350,4 +350,6 @@ def _shares(
     shares = found.share[row, head, column]
     shape = (*found.places.shape[:2], length)
     index = torch.stack([row, head, place])
-    return torch.sparse_coo_tensor(index, shares, shape, check_invariants=True).cpu()
+    # Made on the CPU, since some devices have no sparse tensors.
+    index, shares = index.cpu(), shares.cpu()
+    return torch.sparse_coo_tensor(index, shares, shape, check_invariants=True)

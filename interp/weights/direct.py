@@ -232,7 +232,7 @@ def _parts(
     constant = readout.bias(answers)
     batch, length = tokens.shape
     found = {
-        "heads": constant.new_zeros(model.n_layers, batch, model.n_heads, length),
+        "heads": constant.new_zeros(model.n_layers, batch, length, model.n_heads),
         "attention_bias": constant.new_zeros(model.n_layers, batch, length),
         "mlp": constant.new_zeros(model.n_layers, batch, length),
         "embedding": torch.zeros_like(constant),
@@ -243,7 +243,7 @@ def _parts(
     embedding = next(iter(run.streams.values()))
     passed: list[_Term] = [
         (embedding, embedding.detach, found["embedding"]),
-        *((z[i], z[i].detach, found["heads"][i].transpose(1, 2)) for i in z),
+        *((z[i], z[i].detach, found["heads"][i]) for i in z),
     ]
     others: list[_Term] = [
         *((x, x.detach, found["mlp"][i]) for i, x in run.others),
@@ -256,6 +256,7 @@ def _parts(
         for gradient, (_, part, place) in zip(gradients, terms, strict=True):
             effect = part().float() * gradient.float()
             place += effect.reshape(*place.shape, -1).sum(-1)
+    found["heads"] = found["heads"].transpose(2, 3)
     total = found["heads"].sum((0, 2)) + found["attention_bias"].sum(0) + found["mlp"].sum(0)
     total = total + found["embedding"] + found["constant"]
     logits = uncapped - uncapped.mean(-1, keepdim=True)
