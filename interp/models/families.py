@@ -338,13 +338,12 @@ def _projection_in(attention: nn.Module) -> nn.Module | None:
     return named[0] if len(named) == 1 else None
 
 
-def rotary_tables(model: nn.Module) -> Iterator[tuple[Tensor, float]]:
-    """Every table of rotary positions: `[pair]` radians per step, and YaRN's gain of q and k."""
+def rotary_tables(model: nn.Module) -> Iterator[Tensor]:
+    """Every table of rotary positions: `[pair]` radians per step."""
     for path, table in model.named_buffers():
-        owner, name = model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+        name = path.rpartition(".")[2]
         if name.endswith("inv_freq") and "original" not in name:
-            gain = getattr(owner, name.replace("inv_freq", "attention_scaling"), 1.0)
-            yield table.detach().clone(), float(gain)  # The model may change its table later.
+            yield table.detach().clone()  # The model may change its table later.
         elif name == "embed_positions" and table.dim() == 2 and len(table) > 1:  # GPT-J
             sin, cos = table[1].detach().float().chunk(2)
-            yield torch.atan2(sin, cos), 1.0
+            yield torch.atan2(sin, cos)

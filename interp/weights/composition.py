@@ -198,7 +198,7 @@ def _written(heads: HeadWeights, n: int, centred: bool) -> _Factor:
 
 def _reads(heads: HeadWeights, n: int, distance: int) -> Iterator[tuple[str, _Factor]]:
     """The three ways in which a layer's heads read."""
-    W_Q, W_K = heads.turn(heads.W_Q, distance), heads.turn(heads.W_K, 0)
+    W_Q, W_K = heads.turn(heads.W_Q, distance), heads.W_K
     paths = ("Q", W_Q, W_K), ("K", W_K, W_Q), ("V", heads.W_V, heads.W_O.mT)
     for kind, reader, other in paths:
         triangle = torch.linalg.qr(other, mode="r").R

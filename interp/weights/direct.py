@@ -32,7 +32,7 @@ from interp.kinds.targets import NONE
 from interp.models import Model, evaluating
 from interp.models.families import output_projections
 from interp.models.stream import Visit
-from interp.weights.folded import at_hand, values
+from interp.weights.folded import values
 from interp.weights.heads import copying_scores
 from interp.weights.linear import Linear, Norms, linear_pass
 
@@ -61,7 +61,7 @@ class Readout:
             raise InputError("there is no language-model head")
         self.model, self.norms = model, Norms()
         self.grams: dict[int, Float[Tensor, "head d_value d_value"]] = {}
-        W_U = at_hand("the unembedding", self.head.weight).float()
+        W_U = _at_hand(self.head.weight).float()
         self.W_U: Float[Tensor, "vocab d_read"] = W_U - W_U.mean(0)
         self.factor, self.cap = self._beyond()
         self.close = 1e-3 if model.dtype_name == "float32" else 5e-2
@@ -134,12 +134,22 @@ class Readout:
             raise InputError("the stream does not start with the embedding")
         ring = self.tail.T @ (self.W_U.T @ W_E)
         scores = []
-        for layer in self.model.attending:
-            W_V, _, W_O = values(self.model, layer)
+        for layer, (W_V, _, W_O) in values(self.model).items():
             W_V = repeat(W_V, "kv d e -> (kv g) d e", g=len(W_O) // len(W_V))
             scores.append(copying_scores(W_V, W_O, ring))
             self.grams[layer] = W_O @ W_O.mT
         return torch.stack(scores)
+
+
+def _at_hand(W_U: Tensor) -> Tensor:
+    """The unembedding without its gradient, if it is in memory and not packed."""
+    if W_U.is_meta:  # As that of an offloaded layer.
+        raise InputError("weights must be in memory, got the unembedding elsewhere")
+    if not W_U.is_floating_point():
+        kind = str(W_U.dtype).removeprefix("torch.")
+        packed = f"the unembedding packed as {kind}"
+        raise InputError(f"weights must be numbers by themselves, got {packed}")
+    return W_U.detach()
 
 
 def value_norms(

@@ -1,62 +1,51 @@
 """The weights with which a model's heads read and write the stream: norms folded in.
 
-How a family stores its weights is never taken on trust. Folding, fused blocks, the order of
-heads, the kind of rotary positions and the scale are right if the weights give the scores that
-the model computes. `head_weights` tests this for every layer on a few tokens, and refuses a layer
-that fails.
+How a family stores its weights is never taken on trust: they are read by running its modules
+(`interp.weights.probed`), and must give the scores that the model computes. `head_weights` tests
+this for every layer on a few tokens, and refuses a layer that fails.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import product
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, checked, told
-from interp.kinds.mass import FromQK
-from interp.models import Model, attention_layers, evaluating, load_model
-from interp.models.families import is_alibi, rotary_tables, text_config
-from interp.models.hooks import run_with
-from interp.models.stream import stream, streams
+from interp.errors import InputError, checked
+from interp.models import Model, attention_layers, cheap_forward, evaluating, load_model
+from interp.models.families import layer_modules, output_projections, rotary_tables
 from interp.weights.composition import Composition, compose
 from interp.weights.heads import Distance, HeadWeights, Pairing, Rotary
-from interp.weights.norms import Norm
+from interp.weights.norms import Held, Norm, held
+from interp.weights.probed import Call, Layer, Stopped, recorded, stopping
 
-TRIED_ON = 12
+TRIED_ON = 32
 """Number of tokens on which the weights must give the model's own scores."""
 
 
 def norm_before(model: Model, layer: int) -> Norm:
     """The norm whose output a layer's heads read; the identity if there is none."""
-    block = model.bridge.blocks[layer]
-    d_model = int(model.bridge.cfg.d_model)
-    like = torch.ones(d_model, device=model.device, dtype=next(block.parameters()).dtype)
-    return Norm(_module(block, "ln1") or torch.nn.Identity(), like)
-
-
-def written(model: Model, layer: int) -> Float[Tensor, "head d_value d_model"]:
-    """W_O of a layer as it is stored: how its heads write to the residual stream."""
-    return _weight(_attention(model, layer), "W_O", layer)
+    return recorded(model, model.vocabulary[:1][None], [layer])[0].before
 
 
 def values(
-    model: Model, layer: int, *, fold: bool = True
-) -> tuple[
-    Float[Tensor, "kv_head d_model d_value"],
-    Float[Tensor, "kv_head d_value"],
-    Float[Tensor, "head d_value d_model"],
+    model: Model,
+) -> dict[
+    int,
+    tuple[
+        Float[Tensor, "kv_head d_model d_value"],
+        Float[Tensor, "kv_head d_value"],
+        Float[Tensor, "head d_value d_model"],
+    ],
 ]:
-    """W_V, b_V and W_O of a layer; with `fold` as in `interp.weights.heads.HeadWeights`."""
-    W_O = written(model, layer)
-    after = _module(model.bridge.blocks[layer], "ln1_post")
-    if fold and after is not None:
-        like = torch.ones_like(model.bridge.blocks[layer].attn.W_O[0, 0])
-        W_O = Norm(after, like).fold_written(W_O)
-    return *_read(model, "V", layer, fold), W_O
+    """W_V, b_V and W_O of each layer with attention, as in `interp.weights.heads.HeadWeights`."""
+    read = _read(model, attention_layers(model, None))
+    return {layer: (heads.W_V, heads.b_V, heads.W_O) for layer, (heads, *_) in read.items()}
 
 
 def head_weights(
@@ -67,39 +56,17 @@ def head_weights(
     Args:
         model: `Model`, or anything that `load_model` accepts.
         layers: Layers in any order; all that have attention if left out.
-        fold: Whether to fold norms in. Without it the weights are the stored ones, which
+        fold: Whether to fold norms and gates in. Without it the weights are the stored ones, which
             TransformerLens shows and many published numbers use; they read the norm's output.
 
     Returns:
-        Weights by layer, in the order of `layers`, in float32. Where rotary angles depend on the
-        length of the prompt (longrope, dynamic), they are those of a short one.
+        Weights by layer, in the order of `layers`, in float32. Factors that the model applies to
+        all queries or keys alike are part of W_Q and W_K (OPT, YaRN). Where rotary angles depend
+        on the length of the prompt (longrope, dynamic), they are those of a short one.
     """
     model = load_model(model)
     wanted = list(dict.fromkeys(attention_layers(model, layers)))
-    for layer in wanted:
-        _refuse_other_scores(model, layer)
-    tokens = model.vocabulary[:TRIED_ON][None]
-    streams_in = run_with(model, tokens, [f"blocks.{i}.hook_resid_pre" for i in wanted])
-    seen = _seen(model, tokens, wanted)
-    rotaries = _rotaries(model)
-    found: dict[int, HeadWeights] = {}
-    for layer, x in zip(wanted, streams_in.values(), strict=True):
-        weights, score = _weights(model, layer), seen[layer]
-        d_head, scale = weights.W_Q.shape[-1], score.scale or 1.0
-        sigma = norm_before(model, layer).scale_of(x)
-        tried = [
-            {"scale": factor, "softcap": score.softcap, "rotary": rotary}
-            for rotary in rotaries
-            if rotary is None or 2 * len(rotary.angles) <= d_head
-            for factor in (scale, scale * d_head**-0.5)  # OPT scales its queries before.
-        ]
-        errors = [(score.off(replace(weights, **one), x, sigma), one) for one in tried]
-        off, positions = min(errors, key=lambda error: error[0])
-        if not off <= (1e-4 if model.dtype_name == "float32" else 5e-2):
-            wrong = f"those of layer {layer} are {off:.1%} off: this attention is not known"
-            raise InputError(f"weights must give the scores of {model.name}, but {wrong}")
-        found[layer] = replace(weights if fold else _weights(model, layer, False), **positions)
-    return found
+    return {layer: weights for layer, (weights, _) in _tested(model, wanted, fold).items()}
 
 
 @checked
@@ -118,7 +85,13 @@ def composition_scores(model: Any, *, distance: Distance = 0, fold: bool = True)
         fold: Whether to fold norms in; without it the numbers are those of TransformerLens.
     """
     model = load_model(model)
-    weights = head_weights(model, fold=fold)
+    tested = _tested(model, attention_layers(model, None), fold)
+    if ends := [seen.where for _, seen in tested.values() if seen.ends_in_norm]:
+        raise InputError(
+            f"composition needs a residual stream that no norm changes, but {ends[0]} ends in one:"
+            " what a head writes is divided by other numbers at each token before it is read"
+        )
+    weights = {layer: each for layer, (each, _) in tested.items()}
     return compose(weights, n_layers=model.n_layers, distance=distance)
 
 
@@ -134,162 +107,157 @@ def embedding(
 ) -> Float[Tensor, "token d_model"]:
     """Tokens as a head reads them if nothing else is in the stream: divided by their norm's scale.
 
-    Rows `e / sigma(e)` in float32, with the sigma of the first layer's norm, as `HeadWeights` reads
-    them; without learned positions. With `through_mlp` e is the effective embedding: it includes
-    what the first MLP writes for the embedding, and in models with MLPs is closer to what later
-    heads read (Wang et al. 2022, arXiv 2211.00593, section on copy scores).
+    Rows `e / sigma(e)` in float32, with the sigma of the norm before the first heads, as
+    `HeadWeights` reads them; without learned positions. With `through_mlp` e is the effective
+    embedding: it includes what the first layer writes for the embedding without its heads, and in
+    models with MLPs is closer to what later heads read (Wang et al. 2022, arXiv 2211.00593,
+    section on copy scores).
     """
     model = load_model(model)
-    inner = model.inner if model.plain is None else model.plain
-    table = at_hand("the embedding", inner.get_input_embeddings().weight)
-    if outside := [i for i in ids.tolist() if not 0 <= i < len(table)]:
-        raise InputError(f"ids must be from 0 to {len(table) - 1}, got {outside[0]}")
-    # Some models multiply the embedding (Gemma, Granite): two tokens show by what.
-    pair = run_with(model, model.vocabulary[:2, None], ["blocks.0.hook_resid_pre"])
-    apart = torch.sub(*pair["blocks.0.hook_resid_pre"][:, 0].float())
-    stored = torch.sub(*table[model.vocabulary[:2].to(table.device)].float())
+    norm, table = norm_before(model, model.attending[0]), model.plain.get_input_embeddings()
+    if outside := [i for i in ids.tolist() if not 0 <= i < table.num_embeddings]:
+        raise InputError(f"ids must be from 0 to {table.num_embeddings - 1}, got {outside[0]}")
+
+    def stored(ids: Tensor) -> Tensor:
+        with torch.no_grad():
+            return table(ids.to(model.device))
+
+    # Some models multiply the embedding (Granite): two tokens show by what.
+    pair = model.vocabulary[:2]
+    apart, as_stored = (torch.sub(*x.float()) for x in (_at_first(model, pair), stored(pair)))
     rule = "the residual stream must start with the embedding"
-    if len(stored) != len(apart):
-        raise InputError(f"{rule}, got {len(stored)} dimensions in a stream of {len(apart)}")
-    times = (apart @ stored) / (stored @ stored)
-    if not torch.allclose(apart, times * stored, rtol=1e-2, atol=1e-2 * float(apart.abs().max())):
+    if apart.shape != as_stored.shape:
+        raise InputError(f"{rule}, got {len(as_stored)} dimensions in a stream of {len(apart)}")
+    times = (apart @ as_stored) / (as_stored @ as_stored)
+    close = 1e-2 * float(apart.abs().max())
+    if not torch.allclose(apart, times * as_stored, rtol=1e-2, atol=close):
         raise InputError(f"{rule}, got another")
-    x = table[ids.to(table.device)] * times.to(table.dtype)
+    x = stored(ids)
+    x = x * times.to(x.dtype)
     if through_mlp:
-        block = model.bridge.blocks[0]
-        before = _module(block, "ln2") or _module(block, "ln1") or torch.nn.Identity()
-        after = _module(block, "ln2_post") or torch.nn.Identity()
-        with torch.no_grad(), evaluating(block.mlp):
-            out = block.mlp.original_component(before(x)[None])
-            x = x + after(out[0] if isinstance(out, tuple) else out)[0]
+        x = _at_first(model, ids, x)
     x, found = x.float(), torch.zeros_like(x, dtype=torch.float)
     some = x.any(-1)  # Rows of padding are 0 and stay 0.
-    found[some] = x[some] / norm_before(model, 0).scale_of(x[None, some])[0, :, None]
+    found[some] = x[some] / norm.scale_of(x[None, some])[0, :, None]
     return found
 
 
-def _module(block: Any, name: str) -> Any:
-    """The module of a block as transformers has it, or None."""
-    return block._modules[name].original_component if name in block._modules else None
+def _at_first(
+    model: Model, ids: Int[Tensor, " token"], x: Float[Tensor, "token d_model"] | None = None
+) -> Float[Tensor, "token d_model"]:
+    """What enters the first layer for each token alone; with `x`, what that layer makes of `x`.
 
-
-def _attention(model: Model, layer: int) -> Any:
-    """A layer's attention, with weights that can be read."""
-    attention = model.bridge.blocks[layer].attn
-    for name, weight in attention.original_component.named_parameters():
-        at_hand(f"{name.replace('_original_component.', '')} of layer {layer}", weight)
-    return attention
-
-
-def at_hand(name: str, weight: Tensor) -> Tensor:
-    """A weight without its gradient, if it is in memory and not packed."""
-    if weight.is_meta:  # As that of an offloaded layer.
-        raise InputError(f"weights must be in memory, got {name} elsewhere")
-    if not weight.is_floating_point():
-        kind = str(weight.dtype).removeprefix("torch.")
-        raise InputError(f"weights must be numbers by themselves, got {name} packed as {kind}")
-    return weight.detach()
-
-
-def _weight(attention: Any, name: str, layer: int) -> Tensor:
-    try:
-        return getattr(attention, name).detach().float()
-    except Exception as error:  # Bridges without this weight raise anything.
-        raise InputError(f"layer {layer} must have {name} by head: {told(error)}") from None
-
-
-def _read(model: Model, which: str, layer: int, fold: bool) -> tuple[Tensor, Tensor]:
-    """Weight and bias of queries, keys or values, by head; a missing bias is 0."""
-    attention = _attention(model, layer)
-    W = _weight(attention, f"W_{which}", layer)
-    b = getattr(attention, f"b_{which}", None)
-    b = W.new_zeros(W.shape[0], W.shape[2]) if b is None else b.detach().float()
-    if not fold:
-        return W, b
-    norm = norm_before(model, layer)
-    return norm.fold(W.mT).mT, b + einsum(norm.bias, W, "d, h d e -> h e")
-
-
-def _refuse_other_scores(model: Model, layer: int) -> None:
-    """Raise if scores are not products of queries and keys that are linear in the stream."""
-    refused = f"weights must give the scores of {model.name}, but "
-    config = text_config(model.inner)
-    if getattr(config, "kv_lora_rank", None):
-        raise InputError(f"{refused}latent attention has no separate keys for each head")
-    if is_alibi(config):
-        raise InputError(f"{refused}ALiBi adds a bias by distance to them")
-    attention = _attention(model, layer).original_component
-    if norms := " and ".join(name for name, _ in attention.named_children() if "norm" in name):
-        raise InputError(f"{refused}{norms} of layer {layer} normalize each query and key")
-
-
-@dataclass
-class _Seen:
-    """A layer's own scores on a few tokens; where `scale` is None, the logarithm of its pattern.
-
-    `counted` marks the scores that are known.
+    The layer then works without its heads.
     """
+    block, W_O = layer_modules(model.plain)[0], output_projections(model.plain).get(0)
 
-    scores: Float[Tensor, "batch head query key"]
-    counted: Bool[Tensor, "batch head query key"]
-    scale: float | None = None
-    softcap: float | None = None
+    def enter(module: Any, args: Any, options: Any) -> Any:
+        call = Call(args, options, None)
+        if x is None:
+            raise Stopped(call.read)
+        return call.on(x[:, None])
 
-    def off(
-        self,
-        weights: HeadWeights,
-        x: Float[Tensor, "batch pos d_model"],
-        sigma: Float[Tensor, "batch pos"],
-    ) -> float:
-        """Largest error of the scores that `weights` give, relative to the largest score."""
-        error = weights.scores(x.float(), sigma) - self.scores
-        if self.scale is None:  # A pattern leaves a constant of each row of scores unknown.
-            seen = torch.where(self.counted, error, 0).sum(-1, keepdim=True)
-            error = error - seen / self.counted.sum(-1, keepdim=True)
-        most, largest = (float(x[self.counted].abs().max()) for x in (error, self.scores))
-        return most / largest if largest else most  # A head without weights scores 0 everywhere.
+    def leave(module: Any, args: Any, output: Any) -> NoReturn:
+        raise Stopped(Call(args, {}, output).gave)
+
+    def silence(module: Any, args: Any, output: Tensor) -> Tensor:
+        return torch.zeros_like(output)
+
+    with ExitStack() as hooks, torch.no_grad(), evaluating(model.plain):
+        hooks.enter_context(block.register_forward_pre_hook(enter, with_kwargs=True))
+        hooks.enter_context(block.register_forward_hook(leave))
+        if W_O is not None:
+            hooks.enter_context(W_O.register_forward_hook(silence))
+        try:
+            model.plain(ids[:, None].to(model.device), **cheap_forward(model.plain))
+        except Stopped as stopped:
+            return stopped.args[0][:, 0]
+    raise InputError(f"model must run its first layer, got {model.name}, which does not")
 
 
-def _seen(model: Model, tokens: Tensor, layers: Sequence[int]) -> dict[int, _Seen]:
-    """Each layer's own attention on `tokens`: its scores, or if they are unknown its patterns."""
-    found: dict[int, _Seen] = {}
-
-    def look(layer: int, attention: FromQK) -> None:
-        scores = einsum(attention.q, attention.k, "b q kv g e, b k kv e -> b kv g q k")
-        scores = rearrange(scores * attention.scale, "b kv g q k -> b (kv g) q k")
-        if attention.softcap is not None:
-            scores = attention.softcap * (scores / attention.softcap).tanh()
-        everything = torch.ones_like(scores, dtype=torch.bool)
-        found[layer] = _Seen(scores, everything, attention.scale, attention.softcap)
-
-    if streams(model):
-        stream(model, tokens, look)
-        return found
-    hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
-    for layer, pattern in zip(layers, run_with(model, tokens, hooks).values(), strict=True):
-        # Smaller probabilities have lost digits.
-        found[layer] = _Seen(pattern.float().log(), pattern > 1e-30)
+def _tested(
+    model: Model, layers: Sequence[int], fold: bool
+) -> dict[int, tuple[HeadWeights, Layer]]:
+    """Each layer's weights, and the pass whose scores they give."""
+    close = 1e-4 if {w.dtype for w in model.inner.parameters()} <= {torch.float32} else 5e-2
+    found = {}
+    for number, (folded, stored, layer) in _read(model, layers, stored=not fold).items():
+        rotaries = _rotaries(model, folded.W_Q.shape[-1])
+        errors = [(_off(replace(folded, rotary=rotary), layer), rotary) for rotary in rotaries]
+        off, rotary = min(errors, key=lambda error: error[0])
+        if not off <= close:
+            wrong = f"those of layer {number} are {off:.1%} off: this attention is not known"
+            raise InputError(f"weights must give the scores of {model.name}, but {wrong}")
+        found[number] = replace(folded if fold else stored, rotary=rotary), layer
     return found
 
 
-def _weights(model: Model, layer: int, fold: bool = True) -> HeadWeights:
-    """A layer's weights, without scale and rotary positions."""
-    W_V, b_V, W_O = values(model, layer, fold=fold)
-    W_Q, b_Q = _read(model, "Q", layer, fold)
-    W_K, b_K = _read(model, "K", layer, fold)
-    centred = fold and norm_before(model, layer).centred
-    weights = HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, scale=1.0, centred=centred)
-    for name, W in vars(weights).items():
-        if isinstance(W, Tensor) and not W.isfinite().all():
-            where = f"{name} of layer {layer} of {model.name} or in the norm before it"
-            raise InputError(f"weights must be finite numbers, but not all are in {where}")
-    return weights
+def _read(
+    model: Model, layers: Sequence[int], *, stored: bool = False
+) -> dict[int, tuple[HeadWeights, HeadWeights, Layer]]:
+    """Each layer's weights without rotary positions, folded and as stored, and the layer itself.
+
+    Norms inside the attention are held at their mean scale in the pass of the layer. Unless asked
+    for, the stored weights may have them.
+    """
+    tokens = token_sample(model, min(TRIED_ON, model.n_ctx))[None]
+    seen = recorded(model, tokens, layers)
+    norms: Held = {}
+    for module, calls in (norm for layer in seen for norm in layer.inner.items()):
+        norm = Norm(module, torch.ones_like(calls[0][0].flatten(0, -2)[0]))
+        norms[module] = norm, norm.mean_scale(calls)
+    if norms:
+        with held(norms):
+            seen = recorded(model, tokens, layers)
+    first = recorded(model, tokens[:, :1], layers)
+    with stopping(model):
+        maps = [layer.maps(norms) for layer in first]
+        none = dict.fromkeys(norms)
+        plain = [layer.maps(none) for layer in first] if stored and norms else maps
+    found = {}
+    for number, layer, *both in zip(layers, seen, maps, plain, strict=True):
+        after = {"W_O": layer.written(), "scale": layer.heads.scale, "softcap": layer.heads.softcap}
+        weights, as_stored = (HeadWeights(**each._asdict(), **after) for each in both)
+        weights = _folded(weights, layer)
+        for name, W in vars(weights).items():
+            if isinstance(W, Tensor) and not W.isfinite().all():
+                where = f"{name} of {layer.where}"
+                raise InputError(f"weights must be finite numbers, but not all are in {where}")
+        found[number] = weights, as_stored, layer
+    return found
 
 
-def _rotaries(model: Model) -> list[Rotary | None]:
+def _folded(heads: HeadWeights, layer: Layer) -> HeadWeights:
+    """Weights that read the output of the norm before them, turned into those that read x / sigma.
+
+    What follows the heads is folded into W_O: a gate at its mean, and a norm without its scale.
+    """
+    norm = layer.before
+    parts = {f"W_{part}": norm.fold(getattr(heads, f"W_{part}").mT).mT for part in "QKV"}
+    for part in "QKV":
+        bias = einsum(norm.bias, getattr(heads, f"W_{part}"), "d, h d e -> h e")
+        parts[f"b_{part}"] = getattr(heads, f"b_{part}") + bias
+    W_O = layer.after.fold_written(layer.gate()[..., None] * heads.W_O)
+    return replace(heads, **parts, W_O=W_O, centred=norm.centred)
+
+
+def _off(heads: HeadWeights, layer: Layer) -> float:
+    """Largest error of the scores that `heads` give, relative to the largest score."""
+    seen = layer.heads
+    scores = einsum(seen.q, seen.k, "b q kv g e, b k kv e -> b kv g q k") * seen.scale
+    scores = rearrange(scores, "b kv g q k -> b (kv g) q k")
+    ours = replace(heads, softcap=None).scores(layer.stream.float(), layer.sigma())
+    most, largest = (float(x.abs().max()) for x in (ours - scores, scores))
+    return most / largest if largest else most  # A layer without weights scores 0 everywhere.
+
+
+def _rotaries(model: Model, d_head: int) -> list[Rotary | None]:
     """Every way in which this model might turn queries and keys, by its buffers."""
-    found = {
-        (pairing, gain, *angles.tolist()): Rotary(angles.float(), pairing, gain)
-        for (angles, gain), pairing in product(rotary_tables(model.inner), get_args(Pairing))
-    }
+    found: dict[Any, Rotary] = {}
+    ways = product(rotary_tables(model.plain), get_args(Pairing), (1, -1))
+    for table, pairing, way in ways:
+        angles = way * table.float()
+        rest = d_head - 2 * len(angles)
+        for first in {0, rest} if rest >= 0 else ():
+            found[pairing, first, *angles.tolist()] = Rotary(angles, pairing, first)
     return [*found.values(), None]

@@ -17,9 +17,22 @@ RMSNorm. Gain and centring are linear and go into the weights, the bias into the
 
 Only one number per position is left, sigma. `HeadWeights` holds weights that are folded so.
 
+**Norms inside the attention.** Some models normalize each query and key (Qwen3, Gemma 3, OLMo 2,
+Llama 4) or a compressed vector from which keys and values are made (DeepSeek). Such a norm is
+linear too, up to its scale, a positive number for each token and head. It is kept at its harmonic
+mean over a sample of tokens, so that the weights divide as the norm does on average. For a norm of
+whole queries or keys the choice only multiplies all scores of a query or a key: composition scores
+do not depend on it. In latent attention the norm divides the compressed part of a key, but not its
+rotary part: W_QK is the mean over the tokens, and the two parts have other ratios at single tokens.
+A gate after the heads (Qwen3-Next) multiplies their outputs by positive numbers for each token: it
+is part of W_O, at its mean.
+
 **Rotary positions** (Su et al. 2021, arXiv 2104.09864). Queries and keys are turned by their
 position, R_i and R_j, and R_i R_j^T = R_(i-j): there is one W_QK for each distance,
 `W_Q R_distance W_K^T`, so that a head may seek other tokens at other distances.
+
+**ALiBi** (Bloom, MPT) subtracts `slope * distance` from each score. It is no product of a query
+and a key that are read from the stream, and not in W_QK or in `HeadWeights.scores`.
 """
 
 from dataclasses import dataclass
@@ -44,16 +57,16 @@ class Rotary:
     """The rotation of queries and keys by position: pair i by `angles[i]` for each step.
 
     Attributes:
-        angles: Angle of each pair of dimensions for one step, in radians. With fewer pairs than
-            half of d_head, the dimensions after them are not turned (Pythia).
+        angles: Angle of each pair of dimensions for one step, in radians.
         pairing: Dimensions of a pair: `halves`, i and i + pairs (Llama, NeoX), or
             `neighbours`, 2 i and 2 i + 1 (GPT-J).
-        gain: Factor on turned queries and keys (YaRN), else 1.
+        first: First dimension that is turned. With fewer pairs than half of d_head, the dimensions
+            after them (Pythia) or before them (DeepSeek) are not turned.
     """
 
     angles: Float[Tensor, " pair"]
     pairing: Pairing = "halves"
-    gain: float = 1.0
+    first: int = 0
 
     def turn(
         self, x: Float[Tensor, "*rest d_head"], steps: Int[Tensor, "..."] | int
@@ -65,16 +78,16 @@ class Rotary:
             >>> half_circle.turn(torch.tensor([1.0, 2.0, 5.0]), 1)
             tensor([-1.0000, -2.0000,  5.0000])
         """
-        pairs = len(self.angles)
+        ends = (self.first, self.first + 2 * len(self.angles))
         together = "(two pair)" if self.pairing == "halves" else "(pair two)"
-        turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+        before, turned, after = x.tensor_split(ends, dim=-1)
         a, b = rearrange(turned, f"... {together} -> two ... pair", two=2)
         # On the CPU, since some devices have no float64.
         angle = torch.as_tensor(steps).cpu().double()[..., None] * self.angles.cpu().double()
-        cos, sin = (self.gain * angle.cos()).to(x), (self.gain * angle.sin()).to(x)
+        cos, sin = angle.cos().to(x), angle.sin().to(x)
         both = torch.stack([a * cos - b * sin, b * cos + a * sin])
         turned = rearrange(both, f"two ... pair -> ... {together}")
-        return torch.cat([turned, rest], -1)
+        return torch.cat([before, turned, after], -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +97,11 @@ class HeadWeights:
     Head h reads keys and values through key-value head `h // (heads / kv_heads)`.
 
     Attributes:
-        W_Q: Query weights; so W_K and W_V for keys and values.
-        W_O: Output weights; a norm after the heads (Gemma 2) is folded in except its scale.
-        b_Q: Query biases; as b_K and b_V, with the bias of the norm before the heads.
+        W_Q: Query weights; so W_K and W_V for keys and values. Norms inside the attention are
+            folded in at their mean scale.
+        W_O: Output weights; a norm after the heads (Gemma 2) is folded in except its scale, and a
+            gate at its mean.
+        b_Q: Query biases; as b_K and b_V, with the biases of norms.
         scale: Factor on the product of query and key, such as d_head ** -0.5.
         rotary: Rotation of queries and keys; None without rotary positions.
         softcap: c where the scores become `c tanh(score / c)` (Gemma 2).
@@ -128,7 +143,7 @@ class HeadWeights:
     ) -> tuple[Float[Tensor, "d_model d_head"], Float[Tensor, "d_model d_head"]]:
         """The factors of a head's `W_QK = left @ right.T` for a key `distance` tokens back."""
         kv = self._kv(head)
-        return self.turn(self.W_Q[head], distance), self.turn(self.W_K[kv], 0)
+        return self.turn(self.W_Q[head], distance), self.W_K[kv]
 
     @checked
     def OV(
@@ -143,6 +158,8 @@ class HeadWeights:
         """Every head's scores before mask and softmax, from the stream that enters the layer.
 
         The first position of a row is 0; `sigma` is the scale by which the norm divides each.
+        Where norms are inside the attention, the model's own scores are these with their own
+        scale at each token instead of the mean.
         """
         x = x / sigma[..., None]
         pos = torch.arange(x.shape[1], device=x.device)

@@ -43,7 +43,7 @@ def null(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("distance", [0, 3])
 def test_the_scores_are_those_of_the_whole_matrices(kind, distance):
-    rotary = Rotary(torch.tensor([1.0, 0.4]), gain=1.3)
+    rotary = Rotary(torch.tensor([1.0, 0.4]), first=2)
     weights = {0: layer(10, rotary), 1: layer(20, rotary), 3: layer(30, rotary)}
     found = compose(weights, n_layers=4, distance=distance)
     for l1, l2 in ((0, 1), (0, 3), (1, 3)):

@@ -25,24 +25,26 @@ def heads(rotary: Rotary | None = None, **changes: object) -> HeadWeights:
     return HeadWeights(**{**parts, **changes})
 
 
-PARTIAL = torch.tensor([1.0, 0.3])  # Two pairs: the last two of six dimensions stay.
+PARTIAL = torch.tensor([1.0, 0.3])  # Two pairs: two of six dimensions stay.
 
 
+@pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("pairing", ["halves", "neighbours"])
-def test_turning_is_the_rotation_matrix_of_each_pair(pairing):
-    rotary, steps = Rotary(PARTIAL, pairing, gain=1.5), 3
+def test_turning_is_the_rotation_matrix_of_each_pair(pairing, first):
+    rotary, steps = Rotary(PARTIAL, pairing, first), 3
     whole = torch.eye(6)
     for i, angle in enumerate(PARTIAL.tolist()):
         a, b = (i, i + 2) if pairing == "halves" else (2 * i, 2 * i + 1)
+        a, b = a + first, b + first
         turn = torch.tensor(angle) * steps
-        whole[a, a] = whole[b, b] = 1.5 * turn.cos()
-        whole[a, b], whole[b, a] = 1.5 * turn.sin(), -1.5 * turn.sin()
+        whole[a, a] = whole[b, b] = turn.cos()
+        whole[a, b], whole[b, a] = turn.sin(), -turn.sin()
     x = random(7, 6)
     assert torch.allclose(rotary.turn(x, steps), x @ whole, atol=1e-5)
     assert torch.allclose(rotary.turn(x, torch.full((7,), steps)), x @ whole, atol=1e-5)
 
 
-@pytest.mark.parametrize("rotary", [None, Rotary(PARTIAL), Rotary(PARTIAL, "neighbours", 1.2)])
+@pytest.mark.parametrize("rotary", [None, Rotary(PARTIAL), Rotary(PARTIAL, "neighbours", 2)])
 def test_the_scores_are_one_bilinear_form_for_each_distance(rotary):
     layer = heads(rotary, b_Q=torch.zeros(4, 6), b_K=torch.zeros(2, 6))
     x, sigma = random(2, 9, 16), random(2, 9).abs() + 0.5

@@ -1,0 +1,249 @@
+"""What a layer's attention does with its input, read from its own modules as they run.
+
+How a family stores its weights does not matter. A layer's attention runs on each direction of its
+input as a prompt of one token, and stops at its queries, keys and values. At position 0 rotary
+positions turn nothing, so the results are the rows of W_Q, W_K and W_V in any layout: fused,
+grouped, compressed, quantized or adapted. The output projection gives W_O in the same way.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from interp.errors import InputError
+from interp.kinds.mass import FromQK
+from interp.models import Model, alone, attend_with
+from interp.models.families import attention_modules, layer_modules, output_projections
+from interp.models.model import check_causal
+from interp.models.stream import stream
+from interp.weights.norms import Held, Norm, held, norms_in
+
+
+class Call(NamedTuple):
+    """One call of a module."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    output: Any
+
+    @property
+    def read(self) -> Any:
+        """What the module read: its first argument, or `hidden_states`."""
+        return self.args[0] if self.args else self.options.get("hidden_states")
+
+    @property
+    def gave(self) -> Any:
+        """What the module gave: its output, or the first of several."""
+        return self.output[0] if isinstance(self.output, tuple) else self.output
+
+    def on(self, x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the same call on another input."""
+        if self.args:
+            return (x, *self.args[1:]), self.options
+        return (), {**self.options, "hidden_states": x}
+
+
+class Maps(NamedTuple):
+    """Queries, keys and values as affine maps of what the attention reads, in float32."""
+
+    W_Q: Float[Tensor, "head d_model d_head"]
+    W_K: Float[Tensor, "kv_head d_model d_head"]
+    W_V: Float[Tensor, "kv_head d_model d_value"]
+    b_Q: Float[Tensor, "head d_head"]
+    b_K: Float[Tensor, "kv_head d_head"]
+    b_V: Float[Tensor, "kv_head d_value"]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The attention of one layer in one pass of the model.
+
+    Attributes:
+        where: The layer and the model, for messages.
+        module: The attention module.
+        call: Its call.
+        heads: Queries, keys and values in that call.
+        stream: The residual stream that enters the layer.
+        before: The norm whose output the attention reads; the identity if there is none.
+        after: The norm that reads the attention's output; the identity if there is none.
+        inner: The norms inside the attention, with what they read and gave.
+        W_O: The output projection.
+        joined: What it read: the outputs of all heads next to each other.
+        ends_in_norm: Whether the layer's output is that of a norm.
+    """
+
+    where: str
+    module: nn.Module
+    call: Call
+    heads: FromQK
+    stream: Float[Tensor, "batch pos d_model"]
+    before: Norm
+    after: Norm
+    inner: dict[nn.Module, list[tuple[Tensor, Tensor]]]
+    W_O: nn.Module
+    joined: Float[Tensor, "batch pos joined"]
+    ends_in_norm: bool
+
+    def sigma(self) -> Float[Tensor, "batch pos"]:
+        """The scale of the norm before the attention."""
+        return self.before.scale(self.stream.float(), self.call.read.float())
+
+    def maps(self, norms: Held) -> Maps:
+        """What the attention makes of its input, with norms inside it held; inside `stopping`."""
+        width = self.stream.shape[-1]
+        basis = torch.eye(width + 1, width, dtype=self.call.read.dtype, device=self.stream.device)
+        linear = self._parts(basis, norms, biases=False)
+        constant = self._parts(basis[-1:], norms, biases=True)
+        weights = [rearrange(part[:-1] - part[-1], "row h e -> h row e") for part in linear]
+        return Maps(*weights, *(part[0] for part in constant))
+
+    def _parts(
+        self, x: Float[Tensor, "row d_model"], norms: Held, *, biases: bool
+    ) -> list[Float[Tensor, "row head d_head"]]:
+        args, options = self.call.on(x[:, None])
+        with held(norms, biases=biases):
+            try:
+                called(self.module, args, options, biases=biases)
+            except Stopped as stopped:
+                parts = stopped.args
+                if all(len(part) == len(x) for part in parts):
+                    return [rearrange(part, "row h 1 e -> row h e").float() for part in parts]
+                raise InputError(
+                    f"keys and values must be of {self.where}, got another's"
+                ) from None
+        raise InputError(f"attention must be computed by softmax in {self.where}")
+
+    def gate(self) -> Float[Tensor, "head d_value"]:
+        """By what the heads' outputs are multiplied before W_O, on average over the positions."""
+        keys = torch.arange(self.joined.shape[1], device=self.joined.device)
+        z = self.heads.brought(keys.expand(*self.joined.shape[:2], -1))
+        joined = rearrange(self.joined.float(), "b q (h e) -> b h q e", h=z.shape[1])
+        least = z.abs().max() * (1e-3 if self.joined.dtype == torch.float32 else 5e-2)
+        if z.shape == joined.shape and (joined - z).abs().max() <= least:
+            return torch.ones_like(z[0, :, 0])
+        if z.shape != joined.shape or ((joined * z < 0) & (z.abs() > least)).any():
+            raise InputError(
+                "W_O must read the heads' outputs, each times a positive number,"
+                f" got others in {self.where}"
+            )
+        gate = (joined * z).sum((0, 2)) / z.square().sum((0, 2))
+        return gate.nan_to_num(1.0)
+
+    def written(self) -> Float[Tensor, "head d_value d_model"]:
+        """W_O as the output projection applies it."""
+        width = self.joined.shape[-1]
+        basis = torch.eye(width + 1, width, dtype=self.joined.dtype, device=self.joined.device)
+        with torch.no_grad():
+            rows = called(self.W_O, (basis[:, None],), {}, biases=False)[:, 0].float()
+        return rearrange(rows[:-1] - rows[-1], "(h e) d -> h e d", h=self.heads.n_heads)
+
+
+def recorded(model: Model, tokens: Int[Tensor, "batch pos"], layers: Sequence[int]) -> list[Layer]:
+    """Run `tokens` once and record the attention of some layers."""
+    plain = model.plain
+    check_causal(model)
+    if plain is None:
+        raise InputError(
+            f"weights must be read from a model of transformers, got {model.name}, a bridge:"
+            " give the model that it wraps"
+        )
+    blocks, attention = layer_modules(plain), attention_modules(plain)
+    projections = output_projections(plain)
+    calls: dict[nn.Module, list[Call]] = {}
+    heads: dict[int, list[FromQK]] = {layer: [] for layer in range(model.n_layers)}
+
+    def record(module: nn.Module, args: Any, options: dict[str, Any], output: Any) -> None:
+        calls.setdefault(module, []).append(Call(args, options, output))
+
+    with alone(plain), ExitStack() as hooks:
+        for layer in layers:
+            if layer not in projections:
+                raise InputError(f"layer {layer} of {model.name} must have one output projection")
+            parts = (blocks[layer], attention[layer], projections[layer], *norms_in(blocks[layer]))
+            for part in parts:
+                hooks.enter_context(part.register_forward_hook(record, with_kwargs=True))
+        stream(model, tokens, lambda layer, seen: heads[layer].append(seen))
+    found = []
+    for layer in layers:
+        where = f"layer {layer} of {model.name}"
+        modules = blocks[layer], attention[layer], projections[layer]
+        times = [len(heads[layer]), *(len(calls.get(part, ())) for part in modules)]
+        if times != [1] * 4:  # DiffLlama takes one attention from another.
+            raise InputError(
+                f"attention must be computed once in a layer, got {max(times)} times in {where}"
+            )
+        found.append(_layer(where, modules, calls, heads[layer][0]))
+    return found
+
+
+def _layer(
+    where: str,
+    modules: tuple[nn.Module, nn.Module, nn.Module],
+    calls: dict[nn.Module, list[Call]],
+    heads: FromQK,
+) -> Layer:
+    """A layer, with the norms around its attention found by the very tensors that they pass on."""
+    block, attention, W_O = modules
+    whole, call, last = (calls[part][0] for part in modules)
+    inside = norms_in(attention)
+    around = [
+        (norm, calls[norm][0]) for norm in norms_in(block) if norm in calls and norm not in inside
+    ]
+    before = [(norm, each.read) for norm, each in around if each.gave is call.read]
+    before, stream = (before or [(nn.Identity(), call.read)])[0]
+    if stream.shape != whole.read.shape or not torch.equal(stream, whole.read):
+        raise InputError(
+            "attention must read the residual stream, or a norm of it,"
+            f" got another input in {where}"
+        )
+    after = [norm for norm, each in around if each.read is call.gave] or [nn.Identity()]
+    like = torch.ones_like(stream[0, 0])
+    return Layer(
+        where=where,
+        module=attention,
+        call=call,
+        heads=heads,
+        stream=stream,
+        before=Norm(before, like),
+        after=Norm(after[0], like),
+        inner={norm: [(c.read, c.gave) for c in calls[norm]] for norm in inside if norm in calls},
+        W_O=W_O,
+        joined=last.read,
+        ends_in_norm=any(each.gave is whole.gave for _, each in around),
+    )
+
+
+@contextmanager
+def stopping(model: Model) -> Iterator[None]:
+    """Let attention modules stop as soon as they have queries, keys and values."""
+
+    def stop(module: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> NoReturn:
+        raise Stopped(query, key, value)
+
+    with attend_with(model.plain, stop), torch.no_grad():
+        yield
+
+
+class Stopped(Exception):
+    """Stops an attention module; its arguments are queries, keys and values."""
+
+
+def called(
+    module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], *, biases: bool
+) -> Any:
+    """What a module gives, with or without its biases."""
+    absent = {}
+    if not biases:  # A bias that is added and subtracted again takes digits from small weights.
+        absent = {
+            name: torch.zeros_like(bias)
+            for name, bias in module.named_parameters()
+            if name.rpartition(".")[2] == "bias" and not bias.is_meta
+        }
+    return functional_call(module, absent, args, options)
