@@ -18,7 +18,9 @@ WIDTH = 8
 """Of the codes of tokens, and of a head of the small models."""
 
 
-def planted(model: transformers.PreTrainedModel, layer: int) -> transformers.PreTrainedModel:
+def planted(
+    model: transformers.PreTrainedModel, layer: int, stack: str | None = None
+) -> transformers.PreTrainedModel:
     """The model, changed in place: head 2 of `layer` compares codes that differ for each token.
 
     Tokens are codes of 8 signs of which any two differ in at least two places, positions are no
@@ -35,7 +37,7 @@ def planted(model: transformers.PreTrainedModel, layer: int) -> transformers.Pre
         table.zero_()
         table[: len(codes), :WIDTH] = codes
         table[: len(codes), WIDTH : 2 * WIDTH] = -codes  # So that a norm takes no mean away.
-        attention = attention_of(model, layer)
+        attention = attention_of(model, layer, stack)
         for rows in rows_of(attention, model.config.model_type):
             rows.zero_()
             rows[:, :WIDTH] = 4 * torch.eye(WIDTH)
@@ -45,12 +47,17 @@ def planted(model: transformers.PreTrainedModel, layer: int) -> transformers.Pre
     return model
 
 
-def attention_of(model: transformers.PreTrainedModel, layer: int) -> torch.nn.Module:
-    """The attention of a layer as transformers has it."""
+def attention_of(
+    model: transformers.PreTrainedModel, layer: int, stack: str | None = None
+) -> torch.nn.Module:
+    """The attention of a layer as transformers has it; without `stack`, of the encoder."""
+    part = model
+    if model.config.is_encoder_decoder:
+        part = model.get_decoder() if stack == "decoder" else model.get_encoder()
     ends = (f".{layer}.self_attn", f".{layer}.attn", f".{layer}.attention.self")
-    ends += (f"encoder.block.{layer}.layer.0.SelfAttention",)
+    ends += (f"block.{layer}.layer.0.SelfAttention",)
     ends += (f".{layer}.self_attention", f".{layer}.attention", f".{layer}.attn.attention")
-    found = [module for name, module in model.named_modules() if name.endswith(ends)]
+    found = [module for name, module in part.named_modules() if f".{name}".endswith(ends)]
     return found[-1]
 
 
@@ -64,7 +71,7 @@ def rows_of(attention: torch.nn.Module, family: str) -> tuple[Tensor, ...]:
     if family == "gpt2":
         q, k, _ = attention.c_attn.weight.T.split(32)
         return q[own], k[own]
-    if family == "mpt":
+    if family in ("mpt", "modernbert"):
         q, k, _ = attention.Wqkv.weight.split(32)
         return q[own], k[own]
     if family in ("gpt_neox", "bloom", "falcon"):
@@ -80,7 +87,7 @@ def rows_of(attention: torch.nn.Module, family: str) -> tuple[Tensor, ...]:
         q = attention.q_b_proj.weight.view(4, WIDTH + 4, 16)[HEAD]
         q.data.zero_()
         return q[:WIDTH], attention.kv_b_proj.weight.view(4, WIDTH + 6, 16)[HEAD, :WIDTH]
-    if family == "bert":
+    if family in ("bert", "roberta"):
         return attention.query.weight[own], attention.key.weight[own]
     if family == "t5":
         return attention.q.weight[own], attention.k.weight[own]
@@ -101,16 +108,22 @@ def remade(model: transformers.PreTrainedModel, how: str = "eager") -> transform
     return twin.eval()
 
 
-def own_patterns(model: transformers.PreTrainedModel, ids: Tensor) -> list[Tensor]:
+def own_patterns(
+    model: transformers.PreTrainedModel, ids: Tensor, stack: str | None = None
+) -> list[Tensor]:
     """What the model says of its attention: `[batch, head, query, key]` of each layer with any."""
     twin = remade(model)
+    both = {} if stack is None else {"decoder_input_ids": ids}
     with torch.no_grad():
-        said = getattr(twin, "encoder", twin)(ids, output_attentions=True).attentions
+        outputs = twin(ids, **both, output_attentions=True)
+    said = outputs["attentions" if stack is None else f"{stack}_attentions"]
     return [pattern for pattern in said if pattern is not None]
 
 
-def read(model: interp.Model, ids: Tensor) -> dict[int, Tensor]:
-    """Each layer's patterns; of an encoder-decoder, the encoder's."""
-    stack = "encoder" if model.direction == "encoder-decoder" else None
-    patterns = interp.attention_patterns(model, ids, stack=stack)
+def read(model: interp.Model, ids: Tensor, stack: str | None = None) -> dict[int, Tensor]:
+    """Each layer's patterns; of an encoder-decoder, the encoder's unless `stack` is given."""
+    if model.direction == "encoder-decoder":
+        stack = stack or "encoder"
+    decoded = {"decoder_inputs": ids} if stack == "decoder" else {}
+    patterns = interp.attention_patterns(model, ids, stack=stack, **decoded)
     return dict(zip(patterns.layers, patterns.as_subclass(Tensor), strict=True))

@@ -118,10 +118,29 @@ FURTHER = {
 }
 """More families; in the last four every other layer, from the first on, has no attention."""
 
+BART = (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))
+
 AROUND = {
     "bert": lambda: transformers.BertConfig(**SIZES, **SMALL, intermediate_size=64),
+    "roberta": lambda: transformers.RobertaConfig(
+        **SIZES, **SMALL, intermediate_size=64, pad_token_id=1
+    ),
+    "modernbert": lambda: transformers.ModernBertConfig(
+        **SIZES,
+        **SMALL,
+        intermediate_size=64,
+        global_attn_every_n_layers=2,
+        local_attention=8,
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id"), 1),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+    ),
     "t5": lambda: transformers.T5Config(
         vocab_size=200, num_layers=2, num_heads=4, d_model=32, d_kv=8, d_ff=64
+    ),
+    "bart": lambda: transformers.BartConfig(
+        **SIZES,
+        d_model=32,
+        **{f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in BART},
     ),
 }
 """Not causal: their attention is what transformers returns."""
@@ -133,11 +152,13 @@ def tiny(family: str, **changes: object) -> transformers.PreTrainedModel:
     config = {**CONFIGS, **FURTHER, **AROUND}[family]()
     for name, value in {**ends, **changes}.items():
         setattr(config, name, value)
-    kinds = {"bert": transformers.BertForMaskedLM, "t5": transformers.T5ForConditionalGeneration}
+    kind = transformers.AutoModelForCausalLM
+    if family in AROUND:
+        masked = family.endswith("bert") or family == "roberta"
+        kind = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForSeq2SeqLM
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        kind = kinds.get(family, transformers.AutoModelForCausalLM)
-        model = getattr(kind, "from_config", kind)(config)
+        model = kind.from_config(config)
     return scaled(model)
 
 

@@ -20,7 +20,13 @@ from interp.errors import InputError, quoted
 from interp.heads import Head
 from interp.kinds.probes import Probe
 from interp.models import Model, alone, cheap_forward, evaluating
-from interp.models.families import direction, output_projections, text_config
+from interp.models.families import (
+    Stack,
+    attention_modules,
+    direction,
+    output_projections,
+    text_config,
+)
 from interp.models.finite import refuse_not_finite
 from interp.models.model import check_causal
 from interp.models.wrapped import PreTrainedModel
@@ -44,6 +50,8 @@ def ablated(
     heads: AnyHead | Collection[AnyHead],
     method: str = "zero",
     means: Mapping[Head, Float[Tensor, " d_head"]] | None = None,
+    *,
+    stack: str | None = None,
 ) -> Iterator[None]:
     """Ablate `heads` in `model` while the block runs, however the model is run there.
 
@@ -54,11 +62,13 @@ def ablated(
 
     Args:
         model: A `Model`, whose `plain`, and `bridge` if it was used before, both run without
-            the heads; or a causal model of transformers.
+            the heads; or a model of transformers.
         heads: A head, such as `L5H1`, `5.1` or `(5, 1)`, or several; no heads change nothing.
         method: `zero`; or `mean`, as if the head always put out its mean: later layers get
             what they usually get from it, but nothing about the tokens of this prompt.
         means: Output of each of `heads` for `mean`, from `mean_outputs`.
+        stack: Where the heads of an encoder-decoder are: `encoder`; `decoder`, its attention to
+            itself, if left out; or `cross`, the decoder's attention to the encoder.
 
     Example:
         >>> import interp
@@ -72,7 +82,7 @@ def ablated(
     """
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    known, n_heads, name = _shape(model)
+    stack, known, n_heads, name = _shape(model, stack)
     chosen = parsed_heads("heads", heads, known, name)
     outputs = {Head.parse(head): mean for head, mean in (means or {}).items()}
     if method == "mean" and (absent := sorted(set(chosen) - set(outputs))):
@@ -83,7 +93,7 @@ def ablated(
             if head.layer == layer:
                 z[:, :, head.head] = outputs[head].to(z) if method == "mean" else 0
 
-    with _editing(model, n_heads, {head.layer for head in chosen}, overwrite):
+    with _editing(model, stack, n_heads, {head.layer for head in chosen}, overwrite):
         yield
 
 
@@ -105,21 +115,24 @@ def all_heads(model: Model) -> list[Head]:
     return [Head(layer, head) for layer in model.attending for head in range(model.n_heads)]
 
 
-def mean_outputs(model: Model, probe: Probe) -> dict[Head, Float[Tensor, " d_head"]]:
+def mean_outputs(
+    model: Model, probe: Probe, *, stack: str | None = None
+) -> dict[Head, Float[Tensor, " d_head"]]:
     """The mean z of every head over the queries of a probe, in float32.
 
     The mean is over all rows and all positions but the first, where a head's output is
-    unusual: there is only one token to attend to.
+    unusual: a causal one has only one token to attend to. `stack` is that of `ablated`; both
+    stacks of an encoder-decoder read the probe.
     """
     sums: dict[int, Tensor] = {}
 
     def gather(layer: int, z: Float[Tensor, "batch pos head d_head"]) -> None:
         sums[layer] = sums.get(layer, 0) + z[:, 1:].float().sum((0, 1))
 
-    heads = all_heads(model)
-    with _editing(model, model.n_heads, {head.layer for head in heads}, gather):
+    stack, heads, n_heads, _ = _shape(model, stack)
+    with _editing(model, stack, n_heads, {head.layer for head in heads}, gather):
         for batch in _batches(probe):
-            logits(model, batch.tokens)
+            _outputs(model, batch.tokens)
     number = probe.tokens[:, 1:].numel()
     return {head: sums[head.layer][head.head] / number for head in heads}
 
@@ -155,34 +168,49 @@ def losses(model: Model, probe: Probe) -> dict[str, Float[Tensor, " row"]]:
 def logits(model: Model, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos id"]:
     """The model's logits, by transformers or by a bridge made elsewhere."""
     check_causal(model)
+    output = _outputs(model, tokens)
+    return output.logits if model.given is None else output
+
+
+def _outputs(model: Model, tokens: Int[Tensor, "batch pos"]) -> Any:
     ids = tokens.to(model.device)
     options = cheap_forward(model.inner)
     options.pop("logits_to_keep", None)
+    if model.direction == "encoder-decoder":
+        options["decoder_input_ids"] = ids
     with torch.no_grad(), evaluating(model.plain if model.given is None else model.given):
         if model.given is None:
-            return model.plain(ids, **options).logits
+            return model.plain(ids, **options)
         return model.given(ids, return_type="logits", **options)
 
 
-def _shape(model: Any) -> tuple[list[Head], int, str]:
-    """The heads that can be ablated, their number in a layer, and the model's name."""
-    if isinstance(model, Model):
-        check_causal(model)
-        return all_heads(model), model.n_heads, model.name
-    name = type(model).__name__
-    is_causal = isinstance(model, PreTrainedModel) and direction(model.config, name) == "causal"
-    layers = output_projections(model) if is_causal else {}
-    if not layers:
-        raise InputError(
-            "model must be causal, of transformers, with output projections of a known name, or"
-            f" interp.load_model(model), got {name}"
-        )
-    n_heads = int(text_config(model).num_attention_heads)
-    return [Head(layer, head) for layer in layers for head in range(n_heads)], n_heads, name
+def _shape(model: Any, stack: Any) -> tuple[Stack, list[Head], int, str]:
+    """The stack, the heads that can be ablated there, their number in a layer, the model's name."""
+    if isinstance(model, PreTrainedModel):
+        model = Model(model, None, name=type(model).__name__, revision=None, windows=())
+    if not isinstance(model, Model):
+        got = type(model).__name__
+        raise InputError(f"model must be of transformers or of interp.load_model, got {got}")
+    plain, name = model.plain, model.name
+    if plain is None:
+        return None, all_heads(model), model.n_heads, name
+    if getattr(text_config(plain), "head_ratio", 1) != 1:
+        raise InputError(f"model must give W_O heads alone, got {name}, which adds convolutions")
+    stacks: tuple[Stack, ...] = (None,)
+    if direction(plain.config, type(plain).__name__) == "encoder-decoder":
+        stacks, stack = ("decoder", "encoder", "cross"), stack or "decoder"
+    if stack not in stacks:
+        known = " or ".join(map(str, stacks))
+        raise InputError(f"stack must be {known} for {name}, got {quoted(stack)}")
+    layers = attention_modules(plain, stack)
+    n_heads = model.heads_of(stack)
+    return stack, [Head(layer, i) for layer in layers for i in range(n_heads)], n_heads, name
 
 
 @contextmanager
-def _editing(model: Any, n_heads: int, layers: Collection[int], edit: _Edit) -> Iterator[None]:
+def _editing(
+    model: Any, stack: Stack, n_heads: int, layers: Collection[int], edit: _Edit
+) -> Iterator[None]:
     """Pass the heads' outputs of `layers` through `edit`, in every view of the model."""
 
     def edited(layer: int, z: Tensor, hook: Any = None) -> Tensor:
@@ -195,7 +223,7 @@ def _editing(model: Any, n_heads: int, layers: Collection[int], edit: _Edit) -> 
         return (edited(layer, inputs[0]), *inputs[1:])
 
     plain = model.plain if isinstance(model, Model) else model
-    projections = output_projections(plain)
+    projections = output_projections(plain, stack)
     with ExitStack() as hooks:
         if plain is not None:
             hooks.enter_context(alone(plain))

@@ -1,7 +1,10 @@
 """A model with ablated heads, compared with TransformerLens' hooks and with sums by hand."""
 
+from functools import partial
+
 import pytest
 import torch
+import transformers
 from einops import einsum
 from tiny_models import CONFIGS, tiny
 
@@ -127,6 +130,65 @@ def test_a_head_can_put_out_its_mean_instead(family):
     assert not torch.allclose(without, by_lens(model, probe.tokens, lambda head: 0), atol=1e-2)
 
 
+AROUND = [
+    ("bert", None, "bert.encoder.layer.{}.attention.output.dense"),
+    ("roberta", None, "roberta.encoder.layer.{}.attention.output.dense"),
+    ("modernbert", None, "model.layers.{}.attn.Wo"),
+    ("t5", "encoder", "encoder.block.{}.layer.0.SelfAttention.o"),
+    ("t5", "decoder", "decoder.block.{}.layer.0.SelfAttention.o"),
+    ("t5", "cross", "decoder.block.{}.layer.1.EncDecAttention.o"),
+    ("bart", None, "model.decoder.layers.{}.self_attn.out_proj"),
+    ("bart", "cross", "model.decoder.layers.{}.encoder_attn.out_proj"),
+]
+
+
+def plus(gift: torch.Tensor, module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
+    return output + gift
+
+
+@pytest.mark.parametrize(("family", "stack", "name"), AROUND)
+def test_without_heads_a_model_that_is_not_causal_runs_as_if_w_o_had_no_columns_for_them(
+    family, stack, name
+):
+    """With their means, as if the bias had what W_O makes of these."""
+    ids = some_ids()
+    both = {"decoder_input_ids": ids.flip(1)} if family in ("t5", "bart") else {}
+    model, edited = interp.load_model(tiny(family)), tiny(family)
+    probe = repeated(model)
+    means = mean_outputs(model, probe, stack=stack)
+    if not both:  # The first head's mean, by hand.
+        seen = []
+        edited.get_submodule(name.format(0)).register_forward_pre_hook(
+            lambda module, inputs: seen.append(inputs[0][:, 1:, :8])
+        )
+        edited(probe.tokens)
+        assert torch.allclose(means[Head(0, 0)], seen[0].mean((0, 1)), atol=1e-5)
+
+    def gives(source: transformers.PreTrainedModel) -> torch.Tensor:
+        with torch.no_grad():
+            return source(ids, **both).logits
+
+    whole = gives(model.plain)
+    with ablated(model, HEADS, stack=stack):
+        zero = gives(model.plain)
+    with ablated(model.plain, HEADS, "mean", means, stack=stack):
+        mean = gives(model.plain)
+    assert torch.equal(gives(model.plain), whole)
+    columns_of: dict[Head, torch.Tensor] = {}
+    for ours, method in ((zero, "zero"), (mean, "mean")):
+        for head in HEADS:
+            W_O = edited.get_submodule(name.format(head.layer))
+            columns = W_O.weight.data[:, 8 * head.head : 8 * head.head + 8]
+            if method == "mean":
+                W_O.register_forward_hook(partial(plus, columns_of[head] @ means[head]))
+            else:
+                columns_of[head] = columns.clone()
+                columns.zero_()
+        effect = (ours - whole).abs().max()
+        assert effect > 0.05
+        assert (ours - gives(edited)).abs().max() < 1e-2 * effect
+
+
 def test_means_are_the_same_however_many_rows_run_at_once(monkeypatch):
     model = interp.load_model(tiny("llama"))
     probe = repeated(model, rows=5)
@@ -194,9 +256,12 @@ def test_heads_that_cannot_be_ablated_are_refused():
         ablated(own, HEADS, "half").__enter__()
     with pytest.raises(interp.InputError, match="means must hold"):
         ablated(own, HEADS, "mean").__enter__()
-    for other in ("gpt2", tiny("t5")):
-        with pytest.raises(interp.InputError, match="model must"):
-            ablated(other, HEADS).__enter__()
+    with pytest.raises(interp.InputError, match="model must"):
+        ablated("gpt2", HEADS).__enter__()
+    with pytest.raises(interp.InputError, match="stack must be None for GPT2"):
+        ablated(own, HEADS, stack="decoder").__enter__()
+    with pytest.raises(interp.InputError, match="stack must be decoder or encoder or cross"):
+        ablated(tiny("t5"), HEADS, stack="both").__enter__()
     assert not any(module._forward_pre_hooks for module in own.modules())
 
 
