@@ -156,7 +156,8 @@ def readout_of(
     if quick:
         return None, [], dict.fromkeys(("null", *columns), "a quick scan was asked for")
     if method == "hooks":
-        return None, [], dict.fromkeys(columns, "patterns alone were read")
+        given = ": give the model that the bridge was built from" if model.plain is None else ""
+        return None, [], dict.fromkeys(columns, f"patterns alone were read{given}")
     readout = None
     try:
         readout = Readout(model)

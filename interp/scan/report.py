@@ -12,7 +12,7 @@ from interp.kinds.kind import KINDS, LABELS, kind_of
 from interp.kinds.labels import NOT_FINITE
 from interp.scan.columns import AT_DISTANCE, EFFECT
 from interp.scan.record import Record
-from interp.scan.table import WORDS, HeadScan
+from interp.scan.table import WORDS, HeadScan, left_out
 from interp.text import prose
 
 
@@ -54,9 +54,7 @@ def _parts(scan: HeadScan, record: Record, top: int) -> Iterator[Table | str]:
             "effect: direct effect on the logit of the right next token, through the induction"
             " targets; early heads have little, since they act through later layers"
         )
-    for reason in dict.fromkeys(record.left_out.values()):
-        columns = ", ".join(column for column, why in record.left_out.items() if why == reason)
-        yield f"left out: {columns}: {reason}"
+    yield from left_out(scan.made_by)
     if NOT_FINITE in scan.summary():
         yield f"not finite: {', '.join(map(str, scan.heads(NOT_FINITE)))}"
     for reason, heads in Counter(scan.frame["not_measured"].tolist()).items():

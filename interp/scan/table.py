@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -31,6 +31,14 @@ WORDS = [label for kind in kinds_of(causal=True).values() for label in kind.scor
 ENDINGS = (".csv", ".parquet", ".json")
 SCHEMA_VERSION = 1
 _TEXT = {column.name: pa.string() for column in COLUMNS if "text" in column.type}
+
+
+def left_out(made_by: Mapping[str, Any]) -> list[str]:
+    """A line for each reason why columns are absent from a table with this record."""
+    columns: dict[str, list[str]] = {}
+    for column, reason in made_by.get("left_out", {}).items():
+        columns.setdefault(reason, []).append(column)
+    return [f"left out: {', '.join(names)}: {reason}" for reason, names in columns.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +76,8 @@ class HeadScan:
         counts = ", ".join(f"{number} {label}" for label, number in self.summary().items())
         name = prose(str(self.made_by.get("model", "patterns")))
         near = f"; {number} borderline" if (number := len(self.borderline())) else ""
-        return f"HeadScan({name}: {len(self.frame)} heads: {counts}{near})"
+        heads = f"HeadScan({name}: {len(self.frame)} heads: {counts}{near})"
+        return "\n".join([heads, *left_out(self.made_by)])
 
     def _repr_html_(self) -> str:
         return self.strongest().to_html()

@@ -87,6 +87,7 @@ def test_a_folder_without_a_tokenizer_takes_ids_only(tmp_path):
         interp.attention_patterns(model, "w5")
 
 
+@pytest.mark.fault("C18")
 def test_a_bridge_is_taken_as_it_is():
     inner = tiny("gpt2")
     inner.config.architectures = ["GPT2LMHeadModel"]
@@ -95,7 +96,10 @@ def test_a_bridge_is_taken_as_it_is():
     assert (model.bridge, model.plain) == (bridge, None)
     expected = interp.attention_patterns(tiny("gpt2"), IDS)
     assert torch.allclose(interp.attention_patterns(bridge, IDS), expected, atol=5e-6)
-    assert interp.scan_heads(model, rows=1, quick=True).made_by["method"] == "hooks"
+    scan = interp.scan_heads(model, rows=1, length=32)
+    assert scan.made_by["method"] == "hooks"
+    assert "left out: induction_logit_effect" in repr(scan)
+    assert "give the model that the bridge was built from" in repr(scan)
 
 
 @pytest.mark.fault("B41", "C40")
