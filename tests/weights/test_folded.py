@@ -450,6 +450,14 @@ def test_attention_without_weights_by_head_is_refused(family, why):
     assert "\n" not in str(error.value)
 
 
+def test_attention_that_reads_something_else_than_the_stream_is_refused():
+    source = tiny("llama")
+    norm = source.model.layers[1].input_layernorm
+    norm.register_forward_pre_hook(lambda module, inputs: inputs[0].roll(1, -1))
+    with pytest.raises(InputError, match="a norm of it, got another input in layer 1"):
+        head_weights(source)
+
+
 def test_heads_that_write_what_a_norm_divides_have_no_composition():
     sizes = {**SIZES, **SMALL, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
     config = transformers.OPTConfig(
