@@ -76,8 +76,8 @@ class HeadScan:
         counts = ", ".join(f"{number} {label}" for label, number in self.summary().items())
         name = prose(str(self.made_by.get("model", "patterns")))
         near = f"; {number} borderline" if (number := len(self.borderline())) else ""
-        heads = f"HeadScan({name}: {len(self.frame)} heads: {counts}{near})"
-        return "\n".join([heads, *left_out(self.made_by)])
+        absent = "".join(f"; {prose(line)}" for line in left_out(self.made_by))
+        return f"HeadScan({name}: {len(self.frame)} heads: {counts}{near}{absent})"
 
     def _repr_html_(self) -> str:
         return self.strongest().to_html()
