@@ -30,11 +30,10 @@ from interp.errors import InputError
 from interp.kinds.mass import FromQK, Tally
 from interp.kinds.targets import NONE
 from interp.models import Model, evaluating
-from interp.models.families import output_projections
 from interp.models.stream import Visit
 from interp.weights.folded import values
 from interp.weights.heads import copying_scores
-from interp.weights.linear import Linear, Norms, linear_pass
+from interp.weights.linear import Linear, Norms, both_inputs, linear_pass, stack_of
 
 _SMALL, _LARGE = 2.0**-10, 2.0**14
 """Outputs of the unembedding that show a factor of the logits, and a cap."""
@@ -51,10 +50,10 @@ class Readout:
         grams: `W_O W_O^T` of the heads of each layer, after `copying`.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, causal: bool = True) -> None:
         if model.plain is None:
             raise InputError("the model does not run in transformers")
-        if model.direction != "causal":
+        if causal and model.direction != "causal":
             raise InputError("direct effects are on the next token of a causal model")
         self.head = model.plain.get_output_embeddings()
         if self.head is None:
@@ -76,7 +75,9 @@ class Readout:
 
         with evaluating(self.model.plain), self.head.register_forward_hook(fill), torch.no_grad():
             token = self.model.vocabulary[:1, None].to(self.model.device)
-            small, large = self.model.plain(token).logits[0, -1, :2].tolist()
+            decoded = None if stack_of(self.model) is None else token
+            logits = self.model.plain(**both_inputs(token, decoded)).logits
+            small, large = logits[0, -1, :2].tolist()
         factor = small / _SMALL
         return factor, None if abs(large / _LARGE - factor) <= 1e-2 * abs(factor) else large
 
@@ -206,17 +207,32 @@ def logit_parts(
     answers: Int[Tensor, "batch pos"],
     *,
     readout: Readout | None = None,
+    decoder_tokens: Int[Tensor, "batch pos"] | None = None,
 ) -> dict[str, Float[Tensor, "..."]]:
     """Every part's direct effect on the logit of `answers`, minus the mean over the vocabulary.
 
+    Of a masked language model (BERT), the logit of `answers` at a masked token; of an
+    encoder-decoder, of the decoder, whose input is `decoder_tokens`.
+
     Returns:
         `heads [layer, batch, head, pos]`, `attention_bias` and `mlp [layer, batch, pos]`,
-        `embedding` and `constant [batch, pos]`, in logits. Their sum is the logit, before a cap.
+        `embedding` and `constant [batch, pos]`, in logits; of a decoder also `cross`, like `heads`,
+        its attention to the encoder. Their sum is the logit, before a cap.
         `mlp` is what the layer adds without heads: its MLP, its experts, and in a layer without
-        attention (hybrids), where `heads` are 0, what is there instead.
+        attention (hybrids), where `heads` are 0, what is there instead. In a model that is not
+        causal a part's effect through what follows the layers is to first order (its gradient),
+        and `constant` has the rest: with an activation there (BERT's head) effects are
+        approximate, without one (T5, BART) exact.
     """
-    readout = readout or Readout(model)
-    return _parts(readout, tokens.to(model.device), answers.to(model.device), lambda *_: None)[1]
+    readout = readout or Readout(model, causal=False)
+    if (decoder_tokens is None) != (stack_of(model) is None):
+        raise InputError(
+            f"decoder_tokens must come with an encoder-decoder only, got {model.name}, which is"
+            f" {model.direction}"
+        )
+    decoded = None if decoder_tokens is None else decoder_tokens.to(model.device)
+    ids = tokens.to(model.device), answers.to(model.device)
+    return _parts(readout, *ids, lambda *_: None, decoded)[1]
 
 
 def _parts(
@@ -224,6 +240,7 @@ def _parts(
     tokens: Int[Tensor, "batch pos"],
     answers: Int[Tensor, "batch pos"],
     visit: Visit,
+    decoder_tokens: Int[Tensor, "batch pos"] | None = None,
 ) -> tuple[Linear, dict[str, Float[Tensor, "..."]]]:
     """The pass and the result of `logit_parts`, compared with the logits of the model as it is."""
     model, given = readout.model, []
@@ -232,32 +249,47 @@ def _parts(
         readout.head.register_forward_hook(lambda module, inputs, output: given.append(output)),
         torch.no_grad(),
     ):
-        logits = model.plain(tokens).logits.float()
+        logits = model.plain(**both_inputs(tokens, decoder_tokens)).logits.float()
     uncapped = readout.factor * given[0].float()
     expected = uncapped if readout.cap is None else readout.cap * (uncapped / readout.cap).tanh()
     if not (logits - expected).abs().max() <= readout.close * logits.abs().max():
         raise InputError("the logits are not what the unembedding gives, times a factor, capped")
 
-    run = linear_pass(model, tokens, visit, readout.norms, parts=True)
+    logits = uncapped - uncapped.mean(-1, keepdim=True)
+    expected = logits.gather(-1, answers[..., None])[..., 0]
+    stack, is_causal = stack_of(model), model.direction == "causal"
+    n_layers, n_heads = model.layers_of(stack), model.heads_of(stack)
+    ends = () if is_causal else (n_layers,)
+    options = {"layers": ends, "decoder_tokens": decoder_tokens}
+    run = linear_pass(model, tokens, visit, readout.norms, parts=True, **options)
     constant = readout.bias(answers)
-    batch, length = tokens.shape
+    for end in ends:
+        x = run.streams[end]
+        (gradient,) = run.gradients(readout.towards(answers), [x])
+        constant = expected - (gradient.float() * x.detach().float()).sum(-1)
+    batch, length = answers.shape
     found = {
-        "heads": constant.new_zeros(model.n_layers, batch, length, model.n_heads),
-        "attention_bias": constant.new_zeros(model.n_layers, batch, length),
-        "mlp": constant.new_zeros(model.n_layers, batch, length),
+        "heads": constant.new_zeros(n_layers, batch, length, n_heads),
+        "attention_bias": constant.new_zeros(n_layers, batch, length),
+        "mlp": constant.new_zeros(n_layers, batch, length),
         "embedding": torch.zeros_like(constant),
         "constant": constant,
     }
+    names = ["heads"]
+    if stack is not None:
+        names.append("cross")
+        found["cross"] = torch.zeros_like(found["heads"])
     # Where the gradient is taken, what it is multiplied by, and where the effect belongs.
-    z, W_O = run.heads, output_projections(model.plain)
+    z, crossed = run.heads, run.cross
     embedding = next(iter(run.streams.values()))
     passed: list[_Term] = [
         (embedding, embedding.detach, found["embedding"]),
         *((z[i], z[i].detach, found["heads"][i]) for i in z),
+        *((x, x.detach, found["cross"][i]) for i, x in crossed.items()),
     ]
     others: list[_Term] = [
         *((x, x.detach, found["mlp"][i]) for i, x in run.others),
-        *((x, partial(_bias, W_O[i], z[i]), found["attention_bias"][i]) for i, x in run.written),
+        *((x, partial(_bias, W_O, z[i]), found["attention_bias"][i]) for W_O, i, x in run.written),
         *((y, partial(readout.bias_of, norm), constant) for norm, y in run.normed),
     ]
     for terms, unused in ((passed, False), (others, True)):
@@ -266,11 +298,11 @@ def _parts(
         for gradient, (_, part, place) in zip(gradients, terms, strict=True):
             effect = part().float() * gradient.float()
             place += effect.reshape(*place.shape, -1).sum(-1)
-    found["heads"] = found["heads"].transpose(2, 3)
-    total = found["heads"].sum((0, 2)) + found["attention_bias"].sum(0) + found["mlp"].sum(0)
+    for name in names:
+        found[name] = found[name].transpose(2, 3)
+    by_head = sum(found[name].sum((0, 2)) for name in names)
+    total = by_head + found["attention_bias"].sum(0) + found["mlp"].sum(0)
     total = total + found["embedding"] + found["constant"]
-    logits = uncapped - uncapped.mean(-1, keepdim=True)
-    expected = logits.gather(-1, answers[..., None])[..., 0]
     if not (total - expected).abs().max() <= readout.close * logits.abs().max():
         raise InputError("the parts of the residual stream do not sum to the logits")
     return run, found

@@ -24,8 +24,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.errors import InputError
-from interp.models import Model, alone
-from interp.models.families import attention_modules, layer_modules, output_projections
+from interp.models import Model, alone, attention_layers, evaluating
+from interp.models.families import (
+    Stack,
+    attention_modules,
+    layer_modules,
+    output_projections,
+)
 from interp.models.stream import Visit, stream
 from interp.weights.norms import Norm
 
@@ -48,10 +53,14 @@ class Linear:
     """What each layer reads; that of the first layer is itself a part, the embedding."""
     heads: dict[int, Float[Tensor, "batch pos head d_value"]] = field(default_factory=dict)
     """What the heads of a layer put out: their weighted values."""
+    cross: dict[int, Float[Tensor, "batch pos head d_value"]] = field(default_factory=dict)
+    """What the heads of a decoder put out that attend to the encoder."""
     others: list[tuple[int, Float[Tensor, "batch pos d_model"]]] = field(default_factory=list)
     """What other branches of a layer put out, with the layer's number."""
-    written: list[tuple[int, Float[Tensor, "batch pos d_model"]]] = field(default_factory=list)
-    """What W_O of a layer puts out, with its bias."""
+    written: list[tuple[nn.Module, int, Float[Tensor, "batch pos d_model"]]] = field(
+        default_factory=list
+    )
+    """What W_O of a layer puts out, with its bias; the module, and the layer."""
     normed: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
     """What each norm puts out that reads the stream."""
     last: Float[Tensor, "batch pos d_read"] = field(default_factory=lambda: torch.empty(0))
@@ -123,6 +132,7 @@ def linear_pass(
     *,
     parts: bool = False,
     layers: Collection[int] = (),
+    decoder_tokens: Tensor | None = None,
 ) -> Linear:
     """Stream `tokens` through the model (`interp.models.stream`), linear in its parts.
 
@@ -133,6 +143,9 @@ def linear_pass(
         norms: Norms that have been probed; new ones are added.
         parts: Whether to keep all parts, not only the heads.
         layers: Layers whose `streams` are kept, next to that of the first.
+        decoder_tokens: Input of an encoder-decoder's decoder, whose residual stream it is then.
+
+    A model that is not causal is run, not streamed: `visit` is not called.
     """
     run = Linear(norms)
 
@@ -144,19 +157,39 @@ def linear_pass(
         return run.heads[layer]
 
     with _watching(model, run, parts, layers):
-        stream(model, tokens, visit, cut)
-    if without := sorted({*model.attending} - {*run.heads}):
+        if model.direction == "causal":
+            stream(model, tokens, visit, cut)
+        else:
+            with evaluating(model.plain), torch.no_grad():
+                model.plain(**both_inputs(tokens, decoder_tokens), use_cache=False)
+    if without := sorted({*attention_layers(model, None, stack_of(model))} - {*run.heads}):
         raise InputError(f"the attention of layer {without[0]} cannot be streamed")
     if not run.last.requires_grad:
         raise InputError("the unembedding does not read the residual stream")
     return run
 
 
+def stack_of(model: Model) -> Stack:
+    """The stack whose stream ends in the logits."""
+    return "decoder" if model.direction == "encoder-decoder" else None
+
+
+def both_inputs(tokens: Tensor, decoder_tokens: Tensor | None) -> dict[str, Tensor]:
+    """Arguments by which a model gets its tokens."""
+    decoded = {} if decoder_tokens is None else {"decoder_input_ids": decoder_tokens}
+    return {"input_ids": tokens, **decoded}
+
+
 @contextmanager
 def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -> Iterator[None]:
     """Hooks that let autograd follow the stream alone: on between branches, off inside them."""
-    plain = model.plain
-    attention, projections = attention_modules(plain), output_projections(plain)
+    plain, stack, is_streamed = model.plain, stack_of(model), model.direction == "causal"
+    attention, projections = attention_modules(plain, stack), output_projections(plain, stack)
+    attention_2, projections_2 = {}, {}
+    if stack is not None:
+        attention_2 = attention_modules(plain, "cross")
+        projections_2 = output_projections(plain, "cross")
+    maps = (attention, projections, attention_2, projections_2)
 
     def entered(layer: int, module: Any, args: Any, options: Any) -> Any:
         torch.set_grad_enabled(True)
@@ -183,6 +216,11 @@ def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -
         cut = tuple(_cut(name, value) for name, value in zip(names, args))
         return cut, {name: _cut(name, value) for name, value in options.items()}
 
+    def split(found: dict[int, Tensor], layer: int, module: Any, inputs: Any) -> Any:
+        heads = inputs[0].detach().unflatten(-1, (model.heads_of(stack), -1)).requires_grad_()
+        found[layer] = heads
+        return heads.flatten(2), *inputs[1:]
+
     def off(*_: Any) -> None:
         torch.set_grad_enabled(False)
 
@@ -204,13 +242,14 @@ def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -
         if not (torch.is_grad_enabled() and x.requires_grad):
             return None
         y = _Frozen.apply(x, y.detach(), partial(_probed, run.norms, module))
-        if parts:
+        # After the layers of a model that is not causal comes what is not linear.
+        if parts and (is_streamed or len(layer_by_number) not in run.streams):
             run.normed.append((module, y))
         return y
 
     def wrote(layer: int, module: Any, inputs: Any, output: Tensor) -> None:
         if parts and output.requires_grad:
-            run.written.append((layer, output))
+            run.written.append((module, layer, output))
 
     def read(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         run.last = inputs[0]
@@ -220,21 +259,25 @@ def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -
     def whole(module: Any, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {name: one for name, one in options.items() if name != "logits_to_keep"}
 
+    layer_by_number = layer_modules(plain, stack)
     with ExitStack() as hooks:
         enter = hooks.enter_context
         enter(alone(plain))
         enter(plain.register_forward_pre_hook(whole, with_kwargs=True))
-        for i, layer in layer_modules(plain).items():
+        for i, layer in layer_by_number.items():
             enter(layer.register_forward_pre_hook(partial(entered, i), with_kwargs=True))
             enter(layer.register_forward_hook(partial(left, i)))
-            for branch in _branches(layer, attention.get(i), projections.get(i)):
+            for branch in _branches(layer, *(each.get(i) for each in maps)):
                 enter(branch.register_forward_pre_hook(off))
                 enter(branch.register_forward_hook(partial(part, i)))
-        for module in attention.values():
+        for module in attention.values() if is_streamed else ():
             enter(module.register_forward_pre_hook(attends, with_kwargs=True))
             enter(module.register_forward_hook(on))
-        for i, module in projections.items():
-            enter(module.register_forward_hook(partial(wrote, i)))
+        for found, named in ((run.heads, projections), (run.cross, projections_2)):
+            for i, module in named.items():
+                enter(module.register_forward_hook(partial(wrote, i)))
+                if not is_streamed:
+                    enter(module.register_forward_pre_hook(partial(split, found, i)))
         for module in plain.modules():
             if _is_norm(module):
                 enter(module.register_forward_hook(freeze, with_kwargs=True))
@@ -264,13 +307,13 @@ def _is_norm(module: nn.Module) -> bool:
 def _branches(layer: nn.Module, *kept: nn.Module | None) -> Iterator[nn.Module]:
     """The modules of a layer that read the stream and add to it, other than its attention.
 
-    A module that adds its part to the stream itself, or has the attention or W_O inside, is not
-    cut off as a whole, but its own modules are.
+    A module that adds its part to the stream itself (T5's LayerFF too), or has the attention or
+    W_O inside, is not cut off as a whole, but its own modules are.
     """
     for module in layer.children():
         if module in kept or _is_norm(module) or "dropout" in type(module).__name__.lower():
             continue
-        inside = any(one in kept for one in module.modules())
+        inside = any(one in kept for one in module.modules()) or "LayerFF" in type(module).__name__
         if inside or not _ADDS_RESIDUAL.isdisjoint(_arguments(module)):
             yield from _branches(module, *kept)
         else:

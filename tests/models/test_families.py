@@ -28,7 +28,7 @@ from interp.kinds.targets import Blocks
 from interp.models.hooks import attention_layers, run
 from interp.models.stream import stream, streams
 from interp.weights.composition import KINDS
-from interp.weights.direct import Readout
+from interp.weights.direct import Readout, logit_parts
 from interp.weights.folded import composition_scores
 
 FAMILIES = {
@@ -130,7 +130,13 @@ def labels(family: str) -> None:
 
 def effect(family: str) -> None:
     """Direct effects of heads and all other parts sum to the logits."""
-    Readout(opened(family)).check()
+    model = opened(family)
+    if model.direction == "causal":
+        Readout(model).check()
+    elif STACKS.get(family) == "encoder":
+        raise interp.InputError("the logits are the decoder's, and their direct effects too")
+    else:
+        logit_parts(model, IDS, IDS, decoder_tokens=IDS if STACKS.get(family) else None)
 
 
 def weights(family: str) -> None:
