@@ -57,6 +57,7 @@ def attention_of(
     ends = (f".{layer}.self_attn", f".{layer}.attn", f".{layer}.attention.self")
     ends += (f"block.{layer}.layer.0.SelfAttention",)
     ends += (f".{layer}.self_attention", f".{layer}.attention", f".{layer}.attn.attention")
+    ends += (f".{layer}.temporal_block", f".{layer}.mixer")
     found = [module for name, module in part.named_modules() if f".{name}".endswith(ends)]
     return found[-1]
 
@@ -74,19 +75,22 @@ def rows_of(attention: torch.nn.Module, family: str) -> tuple[Tensor, ...]:
     if family in ("mpt", "modernbert"):
         q, k, _ = attention.Wqkv.weight.split(32)
         return q[own], k[own]
-    if family in ("gpt_neox", "bloom", "falcon"):
+    if family == "phi3":
+        q, k, _ = attention.qkv_proj.weight.split((32, 16, 16))
+        return q[own], k[WIDTH:]
+    if family in ("gpt_neox", "bloom", "falcon", "persimmon"):
         fused = attention.query_key_value.weight
         if len(fused) == 96:  # Query, key and value of each head in turn.
             by_head = fused.view(4, 3, WIDTH, 32)
             return by_head[HEAD, 0], by_head[HEAD, 1]
         return fused[own], fused[32 : 32 + WIDTH]  # One key-value head.
-    if family == "deepseek_v2":
+    if family in ("deepseek_v2", "minicpm3"):
         with torch.no_grad():
             for down in (attention.q_a_proj.weight, attention.kv_a_proj_with_mqa.weight):
                 down[:16] = torch.eye(16, 32)
         q = attention.q_b_proj.weight.view(4, WIDTH + 4, 16)[HEAD]
         q.data.zero_()
-        return q[:WIDTH], attention.kv_b_proj.weight.view(4, WIDTH + 6, 16)[HEAD, :WIDTH]
+        return q[:WIDTH], attention.kv_b_proj.weight.view(4, -1, 16)[HEAD, :WIDTH]
     if family in ("bert", "roberta"):
         return attention.query.weight[own], attention.key.weight[own]
     if family == "t5":

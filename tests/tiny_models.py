@@ -1,5 +1,7 @@
 """Small random models and a tokenizer for them, made on the spot."""
 
+from collections.abc import Callable
+
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -44,6 +46,7 @@ CONFIGS = {
 HYBRID = {**GROUPED, "num_hidden_layers": 4}
 del HYBRID["head_dim"]  # Not all of them know it.
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
 
 FURTHER = {
     "gptj": lambda: transformers.GPTJConfig(
@@ -65,12 +68,9 @@ FURTHER = {
         **SIZES,
         **SMALL,
         **EXPERTS,
+        **LATENT,
         intermediate_size=64,
         num_key_value_heads=4,
-        q_lora_rank=16,
-        kv_lora_rank=16,
-        qk_nope_head_dim=8,
-        qk_rope_head_dim=4,
         v_head_dim=6,
         n_routed_experts=4,
         n_group=1,
@@ -118,6 +118,67 @@ FURTHER = {
 }
 """More families; in the last four every other layer, from the first on, has no attention."""
 
+
+def named(name: str, **settings: object) -> Callable[[], transformers.PreTrainedConfig]:
+    """Makes the settings of a family from its name in transformers."""
+    return lambda: getattr(transformers, f"{name}Config")(**SIZES, **settings)
+
+
+LATER = {
+    "olmo2": named("Olmo2", **GROUPED),
+    "olmo3": named("Olmo3", **GROUPED, sliding_window=4, layer_types=MIXED),
+    "cohere2": named("Cohere2", **GROUPED, sliding_window=4, layer_types=MIXED),
+    "granite3": named(
+        "Granite", **GROUPED, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0
+    ),
+    "phi3": named("Phi3", **GROUPED, pad_token_id=0),
+    "stablelm": named("StableLm", **GROUPED, qk_layernorm=True, use_parallel_residual=True),
+    "smollm3": named("SmolLM3", **GROUPED, no_rope_layer_interval=2),
+    "glm4": named("Glm4", **GROUPED, pad_token_id=0),
+    "mixtral": named("Mixtral", **GROUPED, num_local_experts=4),
+    "qwen2moe": named(
+        "Qwen2Moe", **GROUPED, **EXPERTS, num_experts=4, shared_expert_intermediate_size=32
+    ),
+    "qwen3moe": named("Qwen3Moe", **GROUPED, **EXPERTS, num_experts=4),
+    "gemma3n": named(
+        "Gemma3nText",
+        **{**GROUPED, "num_hidden_layers": 4},
+        sliding_window=4,
+        layer_types=MIXED * 2,
+        num_kv_shared_layers=2,
+        vocab_size_per_layer_input=200,
+        hidden_size_per_layer_input=8,
+        laurel_rank=4,
+    ),
+    "helium": named("Helium", **GROUPED),
+    "persimmon": named("Persimmon", **SMALL, intermediate_size=64),
+    "biogpt": named("BioGpt", **SMALL, intermediate_size=64),
+    "diffllama": named("DiffLlama", **GROUPED),
+    "minicpm3": named(
+        "MiniCPM3", **SMALL, **LATENT, intermediate_size=64, num_key_value_heads=4, v_head_dim=8
+    ),
+    "recurrentgemma": named(
+        "RecurrentGemma",
+        **HYBRID,
+        lru_width=32,
+        attention_window_size=4,
+        block_types=["recurrent", "attention"],
+    ),
+    "nemotronh": named(
+        "NemotronH",
+        **HYBRID,
+        head_dim=8,
+        layers_block_type=["mamba", "attention", "mlp", "attention"],
+        mamba_num_heads=4,
+        mamba_head_dim=16,
+        ssm_state_size=4,
+        n_groups=1,
+        chunk_size=8,
+        use_mamba_kernels=False,
+    ),
+}
+"""Families whose rows of the table are measured before a release."""
+
 BART = (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))
 
 AROUND = {
@@ -149,7 +210,7 @@ AROUND = {
 def tiny(family: str, **changes: object) -> transformers.PreTrainedModel:
     """A small random model whose attention is far from uniform, in evaluation mode."""
     ends = {} if family in AROUND else {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
-    config = {**CONFIGS, **FURTHER, **AROUND}[family]()
+    config = {**CONFIGS, **FURTHER, **LATER, **AROUND}[family]()
     for name, value in {**ends, **changes}.items():
         setattr(config, name, value)
     kind = transformers.AutoModelForCausalLM

@@ -21,6 +21,7 @@ from interp.heads import Head
 from interp.kinds.probes import Probe
 from interp.models import Model, alone, cheap_forward, evaluating
 from interp.models.families import (
+    SUBTRACTED,
     Stack,
     attention_modules,
     direction,
@@ -194,6 +195,8 @@ def _shape(model: Any, stack: Any) -> tuple[Stack, list[Head], int, str]:
     plain, name = model.plain, model.name
     if plain is None:
         return None, all_heads(model), model.n_heads, name
+    if text_config(plain).model_type in SUBTRACTED:
+        raise InputError(f"model must give W_O heads alone, got {name}, which gives differences")
     if getattr(text_config(plain), "head_ratio", 1) != 1:
         raise InputError(f"model must give W_O heads alone, got {name}, which adds convolutions")
     stacks: tuple[Stack, ...] = (None,)

@@ -6,7 +6,7 @@ To add a family, start here. `tests/models/test_families.py` measures every fami
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -61,6 +61,9 @@ _CONTEXT += ("seq_length", "max_seq_len", "max_sequence_length")
 _LOCAL = ("sliding_attention", "local")
 """Names of layers with a window in the settings."""
 
+_ROTARY_IN_WINDOWS = ("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone_moe")
+"""Families whose layers without a window, next to those with one, have no rotary positions."""
+
 _SOFTMAX = (
     *("camembert", "canine", "data2vec-text", "deberta", "deberta-v2", "flaubert", "ibert"),
     *("luke", "markuplm", "megatron-bert", "mpnet", "mvp", "nezha", "prophetnet", "rembert"),
@@ -73,6 +76,9 @@ _PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj", "out_lin", "Wo", "o")
 
 _POSITIONS = re.compile("wpe|embed_positions|positions?_embed(ding|dings)?")
 """Names of tables of learned positions."""
+
+SUBTRACTED = ("diffllama",)
+"""Families in which W_O reads differences of heads' outputs."""
 
 _CROSS = re.compile("cross|encdec|encoder_att", re.IGNORECASE)
 """In names of attention to another stack, or to images."""
@@ -202,6 +208,15 @@ def windows(config: Any, n_layers: int, *, causal: bool = True) -> tuple[int | N
     return tuple(widths.get(name) for name in names)
 
 
+def without_rotary(config: Any, windows: Sequence[int | None]) -> frozenset[int]:
+    """Layers without rotary positions in a model whose other layers have them."""
+    uses = getattr(config, "no_rope_layers", None)  # 1 where they are used, against its name.
+    if not uses and config.model_type in _ROTARY_IN_WINDOWS:
+        uses = windows
+    found = frozenset(i for i, used in enumerate(uses or ()) if not used)
+    return found if len(found) < len(windows) else frozenset()
+
+
 def open_empty_windows(config: Any, name: str) -> None:
     """Let layers whose window has no width, or width 0, attend to everything: changes `config`.
 
@@ -215,7 +230,8 @@ def open_empty_windows(config: Any, name: str) -> None:
     if width not in (None, 0):
         return
     names = getattr(config, "layer_types", None) or ()
-    if width == 0 or not set(_LOCAL).isdisjoint(names):
+    is_used = getattr(config, "use_sliding_window", True)  # Qwen2-MoE has 0 where it is not.
+    if is_used and (width == 0 or not set(_LOCAL).isdisjoint(names)):
         message = "sliding_window is %s in the settings of %s: its layers run without a window"
         LOG.warning(message, width, name)
     if not names:

@@ -326,13 +326,15 @@ class Model:
         `full`, `window 4` (the last 4 positions, the query's own included), `chunked 8` (chunks
         of 8 fixed positions), `latent` (full, with compressed keys), `other` (the settings do not
         describe it), or `none` with the settings' word for what the layer is instead, such as
-        `none (conv)`. `ALiBi` and `learned sinks` follow where the model has them.
+        `none (conv)`. `ALiBi` and `learned sinks` follow where the model has them, and
+        `no rotary` in layers without rotary positions where other layers have them.
         """
         is_known = self.direction == "causal" or families.is_softmax(self.inner)
         latent = getattr(self._config, "kv_lora_rank", None)
         whole = "other" if not is_known else "latent" if latent else "full"
         also = ", ALiBi" * families.is_alibi(self._config) + ", learned sinks" * self.learned_sinks
         listed = families.listed(self._config, self.n_layers)
+        unrotated = families.without_rotary(self._config, self.windows)
         kinds = []
         for layer, width in enumerate(self.windows):
             if layer not in self.attending:
@@ -343,6 +345,7 @@ class Model:
             else:
                 limit = "chunked" if isinstance(width, Blocks) else "window"
                 kinds.append(f"{limit} {width}{also}")
+            kinds[-1] += ", no rotary" * (layer in unrotated)
         return tuple(kinds)
 
     @cached_property

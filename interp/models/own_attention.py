@@ -1,4 +1,4 @@
-"""Attention of families that do not use transformers' attention interface, made to use it.
+"""Attention of families that do not use transformers' attention interface once, made to do so.
 
 Each function below does what the forward pass of its family's attention module does, and calls
 `attend` with queries, keys and values where the module would compute a pattern. `attend` makes its
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from interp.errors import InputError
@@ -42,6 +43,29 @@ def _bloom(
     slopes = alibi[: module.num_heads, 0, :2].diff().sum(-1)  # 0 of a single token.
     z = attend(module, q, k, v, None, scaling=module.inv_norm_factor, slopes=slopes)[0]
     return module.dense(z.flatten(2)) + residual, None
+
+
+def _diff_llama(
+    module: Any, attend: Attend, hidden_states: Tensor, *, position_embeddings: Any, **_: Any
+) -> Output:
+    from transformers.models.diffllama.modeling_diffllama import apply_rotary_pos_emb
+
+    projections = module.q_proj, module.k_proj, module.v_proj
+    q, k, v = (
+        projection(hidden_states).unflatten(-1, (-1, module.head_dim)).transpose(1, 2)
+        for projection in projections
+    )
+    q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
+    v = torch.cat(v.chunk(2, dim=1), -1).repeat(1, 2, 1, 1)  # The module attends to each half.
+    z = attend(module, q, k, v, None, scaling=module.scaling)[0]
+    first, second = z.chunk(2, dim=2)
+    plus, minus = (
+        (a * b).sum(dtype=torch.float32).exp().to(q.dtype)
+        for a, b in ((module.lambda_q1, module.lambda_k1), (module.lambda_q2, module.lambda_k2))
+    )
+    z = first - (plus - minus + module.lambda_init) * second
+    z = (1 - module.lambda_init) * module.groupnorm(z)
+    return module.o_proj(z.flatten(2)), None
 
 
 def _falcon(
@@ -81,6 +105,7 @@ def _mpt(module: Any, attend: Attend, x: Tensor, *, position_bias: Tensor, **_: 
 
 _FORWARDS: dict[str, Callable[..., Output]] = {
     "transformers.models.bloom.modeling_bloom.BloomAttention.forward": _bloom,
+    "transformers.models.diffllama.modeling_diffllama.DiffLlamaAttention.forward": _diff_llama,
     "transformers.models.falcon.modeling_falcon.FalconAttention.forward": _falcon,
     "transformers.models.gpt_neo.modeling_gpt_neo.GPTNeoSelfAttention.forward": _gpt_neo,
     "transformers.models.mpt.modeling_mpt.MptAttention.forward": _mpt,

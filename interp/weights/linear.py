@@ -57,10 +57,10 @@ class Linear:
     """What the heads of a decoder put out that attend to the encoder."""
     others: list[tuple[int, Float[Tensor, "batch pos d_model"]]] = field(default_factory=list)
     """What other branches of a layer put out, with the layer's number."""
-    written: list[tuple[nn.Module, int, Float[Tensor, "batch pos d_model"]]] = field(
+    written: list[tuple[nn.Module, int, Tensor, Float[Tensor, "batch pos d_model"]]] = field(
         default_factory=list
     )
-    """What W_O of a layer puts out, with its bias; the module, and the layer."""
+    """What W_O of a layer puts out, with its bias; before it the module, the layer, what it reads."""
     normed: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
     """What each norm puts out that reads the stream."""
     last: Float[Tensor, "batch pos d_read"] = field(default_factory=lambda: torch.empty(0))
@@ -249,7 +249,7 @@ def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -
 
     def wrote(layer: int, module: Any, inputs: Any, output: Tensor) -> None:
         if parts and output.requires_grad:
-            run.written.append((module, layer, output))
+            run.written.append((module, layer, inputs[0].detach(), output))
 
     def read(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         run.last = inputs[0]

@@ -49,8 +49,8 @@ class Norm:
         return (W - W.mean(-1, keepdim=True) if self.centred else W) * self.gain
 
     def scale(
-        self, x: Float[Tensor, "batch pos d_model"], y: Float[Tensor, "batch pos d_model"]
-    ) -> Float[Tensor, "batch pos"]:
+        self, x: Float[Tensor, "*batch pos d_model"], y: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch pos"]:
         """The scale by which the norm divided each position of `x` to give `y`."""
         kind = type(self.module).__name__
         scale = self._scale(x, y)

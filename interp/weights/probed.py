@@ -126,9 +126,9 @@ class Layer:
         z = self.heads.brought(keys.expand(*self.joined.shape[:2], -1))
         joined = rearrange(self.joined.float(), "b q (h e) -> b h q e", h=z.shape[1])
         least = z.abs().max() * (1e-3 if self.joined.dtype == torch.float32 else 5e-2)
-        if z.shape == joined.shape and (joined - z).abs().max() <= least:
+        if (joined - z).abs().max() <= least:
             return torch.ones_like(z[0, :, 0])
-        if z.shape != joined.shape or ((joined * z < 0) & (z.abs() > least)).any():
+        if ((joined * z < 0) & (z.abs() > least)).any():
             raise InputError(
                 "W_O must read the heads' outputs, each times a positive number,"
                 f" got others in {self.where}"
@@ -138,7 +138,11 @@ class Layer:
 
     def written(self) -> Float[Tensor, "head d_value d_model"]:
         """W_O as the output projection applies it."""
-        width = self.joined.shape[-1]
+        width, values = self.joined.shape[-1], self.heads.v
+        if values is None or width != self.heads.n_heads * values.shape[-1]:
+            raise InputError(
+                f"W_O must read each head's output by itself, got a mix of them in {self.where}"
+            )
         basis = torch.eye(width + 1, width, dtype=self.joined.dtype, device=self.joined.device)
         with torch.no_grad():
             rows = called(self.W_O, (basis[:, None],), {}, biases=False)[:, 0].float()
