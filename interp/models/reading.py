@@ -29,7 +29,7 @@ class QKV(NamedTuple):
 class Reading:
     """One layer of a model: what its attention read in one pass and would read in another."""
 
-    stream: Float[Tensor, "batch pos d_model"]
+    stream: Float[Tensor, "*batch pos d_model"]
     """Residual stream that enters the layer, after a pass under `watching`."""
 
     _call: tuple[tuple[Any, ...], dict[str, Any]]
@@ -53,7 +53,7 @@ class Reading:
         with alone(self._model), self._layer.register_forward_pre_hook(look, with_kwargs=True):
             yield
 
-    def of(self, stream: Float[Tensor, "batch pos d_model"]) -> QKV:
+    def of(self, stream: Float[Tensor, "*batch pos d_model"]) -> QKV:
         """Queries, keys and values that the attention reads from `stream`, inside `rereading`."""
         args, options = self._call
         try:
