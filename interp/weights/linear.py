@@ -60,7 +60,7 @@ class Linear:
     written: list[tuple[nn.Module, int, Tensor, Float[Tensor, "batch pos d_model"]]] = field(
         default_factory=list
     )
-    """What W_O of a layer puts out, with its bias, after the module, the layer and what it reads."""
+    """What W_O of a layer puts out, after its module, the layer and what it reads."""
     normed: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
     """What each norm puts out that reads the stream."""
     last: Float[Tensor, "batch pos d_read"] = field(default_factory=lambda: torch.empty(0))
