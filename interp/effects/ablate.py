@@ -207,6 +207,12 @@ def _shape(model: Any, stack: Any) -> tuple[Stack, list[Head], int, str]:
         raise InputError(f"stack must be {known} for {name}, got {quoted(stack)}")
     layers = attention_modules(plain, stack)
     n_heads = model.heads_of(stack)
+    for layer, module in layers.items():
+        if (number := getattr(module, "num_heads", n_heads)) != n_heads:
+            raise InputError(
+                f"model must have its {n_heads} heads in every layer, got {name}, which has"
+                f" {number} in layer {layer}"
+            )
     return stack, [Head(layer, i) for layer in layers for i in range(n_heads)], n_heads, name
 
 

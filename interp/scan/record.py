@@ -132,8 +132,10 @@ def check_made_by(made_by: Mapping[str, Any], model: "Model", what: str) -> None
     """Refuse the record of `what` if it was made with other weights than those of `model`.
 
     Records without a digest, and those of weights in another number format, are compared by the
-    model's name; the latter give a warning too.
+    model's name; the latter give a warning, and so do tables without a record (CSV files).
     """
+    if "model" not in made_by:
+        LOG.warning("%s does not record its model: it cannot be compared with %s", what, model.name)
     name, dtype = str(made_by.get("model", model.name)), made_by.get("dtype")
     theirs = made_by.get("digest")
     digest = model.digest if theirs else None

@@ -16,7 +16,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, checked
+from interp.errors import InputError, checked, told
 from interp.models import Model, attention_layers, cheap_forward, evaluating, load_model
 from interp.models.families import layer_modules, output_projections, rotary_tables
 from interp.weights.composition import Composition, compose
@@ -180,11 +180,20 @@ def _tested(
 ) -> dict[int, tuple[HeadWeights, Layer]]:
     """Each layer's weights, and the pass whose scores they give."""
     close = 1e-4 if {w.dtype for w in model.inner.parameters()} <= {torch.float32} else 5e-2
+    try:
+        read = _read(model, layers, stored=not fold)
+    except InputError:
+        raise
+    except Exception as error:  # Attention that is not streamed fails in any way.
+        raise InputError(
+            f"weights must be of attention that can be streamed, got {model.name}: {told(error)}"
+        ) from error
     found = {}
-    for number, (folded, stored, layer) in _read(model, layers, stored=not fold).items():
+    for number, (folded, stored, layer) in read.items():
         rotaries = _rotaries(model, folded.W_Q.shape[-1])
         errors = [(_off(replace(folded, rotary=rotary), layer), rotary) for rotary in rotaries]
         off, rotary = min(errors, key=lambda error: error[0])
+        off = max(off, _off_values(folded, layer))
         if not off <= close:
             wrong = f"those of layer {number} are {off:.1%} off: this attention is not known"
             raise InputError(f"weights must give the scores of {model.name}, but {wrong}")
@@ -247,8 +256,29 @@ def _off(heads: HeadWeights, layer: Layer) -> float:
     scores = einsum(seen.q, seen.k, "b q kv g e, b k kv e -> b kv g q k") * seen.scale
     scores = rearrange(scores, "b kv g q k -> b (kv g) q k")
     ours = replace(heads, softcap=None).scores(layer.stream.float(), layer.sigma())
-    most, largest = (float(x.abs().max()) for x in (ours - scores, scores))
-    return most / largest if largest else most  # A layer without weights scores 0 everywhere.
+    return _apart(ours, scores)
+
+
+def _off_values(heads: HeadWeights, layer: Layer) -> float:
+    """Largest error of the values that `heads` give, and of what W_O makes of the heads' outputs.
+
+    Relative to the largest value and output.
+    """
+    x = layer.stream.float() / layer.sigma()[..., None]
+    v = einsum(x, heads.W_V, "b k d, kv d e -> b kv k e") + heads.b_V[:, None]
+    with torch.no_grad():
+        output = layer.W_O(layer.joined)
+    given = layer.call.gave
+    # Bloom's attention adds the stream itself.
+    added = [torch.zeros_like(output), layer.stream, layer.call.read]
+    off = min(_apart(output + one, given) for one in added)
+    return max(_apart(v, layer.heads.v), off)
+
+
+def _apart(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference relative to the largest number; a layer without weights gives 0s."""
+    most, largest = (float(x.float().abs().max()) for x in (ours - theirs, theirs))
+    return most / largest if largest else most
 
 
 def _rotaries(model: Model, d_head: int) -> list[Rotary | None]:

@@ -301,7 +301,7 @@ def _cut(name: str, value: Any) -> Any:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower()
+    return "norm" in type(module).__name__.lower() and not list(module.children())
 
 
 def _branches(layer: nn.Module, *kept: nn.Module | None) -> Iterator[nn.Module]:

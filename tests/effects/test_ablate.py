@@ -303,3 +303,15 @@ def test_losses_that_are_not_finite_are_refused():
     model = interp.load_model(plain)
     with pytest.raises(interp.InputError, match=r"losses of GPT2.* must be finite"):
         losses(model, repeated(model))
+
+
+def test_a_layer_with_another_number_of_heads_is_refused():
+    sizes = {"vocab_size": 200, "d_model": 32, "encoder_attention_heads": 8, "encoder_layers": 2}
+    sizes |= {"decoder_attention_heads": 4, "decoder_layers": 2, "decoder_ffn_dim": 64}
+    config = transformers.BartConfig(**sizes, is_decoder=True, is_encoder_decoder=False)
+    model = transformers.BartForCausalLM(config).eval()
+    with (
+        pytest.raises(interp.InputError, match=r"its 8 heads in every layer, got .* 4 in layer 0"),
+        ablated(model, "L0H1"),
+    ):
+        pass

@@ -289,10 +289,12 @@ def test_an_older_table_is_compared_by_name(trained):
 
 
 @pytest.mark.fault("C07")
-def test_a_table_in_another_number_format_gives_a_warning(trained, caplog):
-    _, _, scan = trained
+def test_a_table_in_another_number_format_or_without_a_record_gives_a_warning(trained, caplog):
+    one, _, scan = trained
     half = interp.load_model(tiny("gpt2").bfloat16())
     check_scan(scan, half)
+    check_scan(interp.HeadScan(scan.frame, {}), one)  # As from a CSV file.
+    assert "does not record its model" in caplog.text
     assert "scan was made in float32, and the model runs in bfloat16" in caplog.text
 
 

@@ -437,6 +437,22 @@ def test_weights_that_do_not_give_the_scores_are_refused():
         head_weights(source)
 
 
+class Louder(transformers.models.llama.modeling_llama.LlamaAttention):
+    """Attention whose output is multiplied after W_O, dimension by dimension."""
+
+    def forward(self, *args, **options):
+        output, weights = super().forward(*args, **options)
+        return output * torch.linspace(0.01, 3, 32), weights
+
+
+def test_values_and_outputs_that_the_weights_do_not_give_are_refused():
+    model = tiny("llama")
+    for layer in model.model.layers:
+        layer.self_attn.__class__ = Louder
+    with pytest.raises(interp.InputError, match="this attention is not known"):
+        interp.composition_scores(model)
+
+
 @pytest.mark.parametrize(
     ("family", "why"),
     [
