@@ -136,7 +136,9 @@ def test_the_script_writes_the_page_with_the_heads_of_the_given_model(tmp_path):
     scan = "--scan", ROOT / "figures" / "heads.json"
     other = tmp_path / "other"
     done = invoke("attention_lab", "--model", tmp_path / "model", *scan, "--out", other)
-    assert refused(done, "--scan must be of model, got one of SmolLM2-135M-Instruct")
+    assert refused(
+        done, "--scan must be of the model's weights", "got one of SmolLM2-135M-Instruct"
+    )
     assert not other.exists()
 
 
