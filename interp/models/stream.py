@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp.errors import InputError
 from interp.kinds.mass import LARGE, FromQK, by_tiles, has_float64, score_bound
 from interp.kinds.targets import NONE, within
 from interp.models import Model, attend_with, attention_layers, cheap_forward
-from interp.models.families import body
+from interp.models.families import attention_modules, body
 from interp.models.finite import refuse_not_finite
 from interp.models.model import check_heads, warn_of_bridge_hooks
 from interp.models.rows import to_run
@@ -52,6 +52,51 @@ def stream(
         visit(layer, attention)
         return passed_on(layer, out), None
 
+    _run(model, tokens, attend)
+
+
+def around(
+    model: Model,
+    tokens: Int[Tensor, "batch pos"],
+    visit: Visit,
+    passed_on: Callable[[int, Tensor], Tensor],
+) -> None:
+    """`stream` for a model that looks both ways and tokens without padding.
+
+    `visit` gets queries, keys and values; all that needs log-sum-exps is NaN.
+    """
+    attention = attention_modules(model.plain)
+    layers = {part: layer for layer, whole in attention.items() for part in whole.modules()}
+
+    def attend(
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scaling: float | None = None,
+        rows: Tensor | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        layer, length = layers[module], query.shape[2]
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        place = torch.arange(length, device=query.device)
+        seen = (place[:, None] - place).abs() < (model.windows[layer] or length)
+        known = rows is not None and torch.equal(rows, seen[sampled_queries(length)])
+        others = ("softcap", "s_aux", "slopes", "position_bias")
+        if mask is not None or not known or any(options.get(n) is not None for n in others):
+            raise NotImplementedError("a mask, bias or cap that is not known")
+        check_heads(model, layer, query.shape[1])
+        out = nn.functional.scaled_dot_product_attention(
+            query, key, value, seen, scale=scale, enable_gqa=True
+        ).transpose(1, 2)
+        visit(layer, FromQK(query, key, query[..., 0] * torch.nan, scale, v=value))
+        return passed_on(layer, out).contiguous(), None
+
+    _run(model, tokens, attend)
+
+
+def _run(model: Model, tokens: Int[Tensor, "batch pos"], attend: Callable[..., Any]) -> None:
     with attend_with(model.plain, attend), torch.no_grad():
         warn_of_bridge_hooks(model)
         runs = body(model.plain)

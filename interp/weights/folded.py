@@ -268,10 +268,11 @@ def _off_values(heads: HeadWeights, layer: Layer) -> float:
     v = einsum(x, heads.W_V, "b k d, kv d e -> b kv k e") + heads.b_V[:, None]
     with torch.no_grad():
         output = layer.W_O(layer.joined)
-    given = layer.call.gave
-    # Bloom's attention adds the stream itself.
-    added = [torch.zeros_like(output), layer.stream, layer.call.read]
-    off = min(_apart(output + one, given) for one in added)
+    # The attention of Bloom and BERT adds the stream itself; BERT's has a norm after the sum.
+    added = [layer.stream, layer.call.read]
+    if layer.given is layer.call.gave:
+        added.append(torch.zeros_like(output))
+    off = min(_apart(output + one, layer.given) for one in added)
     return max(_apart(v, layer.heads.v), off)
 
 

@@ -22,7 +22,7 @@ from interp.kinds.mass import FromQK
 from interp.models import Model, alone, attend_with
 from interp.models.families import attention_modules, layer_modules, output_projections
 from interp.models.model import check_causal
-from interp.models.stream import stream
+from interp.models.stream import around, stream
 from interp.weights.norms import Held, Norm, held, norms_in
 
 
@@ -70,25 +70,29 @@ class Layer:
         module: The attention module.
         call: Its call.
         heads: Queries, keys and values in that call.
+        z: The heads' outputs.
         stream: The residual stream that enters the layer.
         before: The norm whose output the attention reads; the identity if there is none.
         after: The norm that reads the attention's output; the identity if there is none.
         inner: The norms inside the attention, with what they read and gave.
         W_O: The output projection.
         joined: What it read: the outputs of all heads next to each other.
-        ends_in_norm: Whether the layer's output is that of a norm.
+        given: The attention's output; before its last norm, if that reads the stream too (BERT).
+        ends_in_norm: Whether the layer's output, or `given`, goes through a norm in the stream.
     """
 
     where: str
     module: nn.Module
     call: Call
     heads: FromQK
+    z: Float[Tensor, "batch head pos d_value"]
     stream: Float[Tensor, "batch pos d_model"]
     before: Norm
     after: Norm
     inner: dict[nn.Module, list[tuple[Tensor, Tensor]]]
     W_O: nn.Module
     joined: Float[Tensor, "batch pos joined"]
+    given: Float[Tensor, "batch pos d_model"]
     ends_in_norm: bool
 
     def sigma(self) -> Float[Tensor, "batch pos"]:
@@ -122,8 +126,7 @@ class Layer:
 
     def gate(self) -> Float[Tensor, "head d_value"]:
         """By what the heads' outputs are multiplied before W_O, on average over the positions."""
-        keys = torch.arange(self.joined.shape[1], device=self.joined.device)
-        z = self.heads.brought(keys.expand(*self.joined.shape[:2], -1))
+        z = self.z.float()
         joined = rearrange(self.joined.float(), "b q (h e) -> b h q e", h=z.shape[1])
         least = z.abs().max() * (1e-3 if self.joined.dtype == torch.float32 else 5e-2)
         if (joined - z).abs().max() <= least:
@@ -152,7 +155,8 @@ class Layer:
 def recorded(model: Model, tokens: Int[Tensor, "batch pos"], layers: Sequence[int]) -> list[Layer]:
     """Run `tokens` once and record the attention of some layers."""
     plain = model.plain
-    check_causal(model)
+    if model.direction != "both ways":
+        check_causal(model)
     if plain is None:
         raise InputError(
             f"weights must be read from a model of transformers, got {model.name}, a bridge:"
@@ -162,6 +166,11 @@ def recorded(model: Model, tokens: Int[Tensor, "batch pos"], layers: Sequence[in
     projections = output_projections(plain)
     calls: dict[nn.Module, list[Call]] = {}
     heads: dict[int, list[FromQK]] = {layer: [] for layer in range(model.n_layers)}
+    outputs: dict[int, Tensor] = {}
+    run = stream if model.direction == "causal" else around
+
+    def keep(layer: int, out: Tensor) -> Tensor:
+        return outputs.setdefault(layer, out)
 
     def record(module: nn.Module, args: Any, options: dict[str, Any], output: Any) -> None:
         calls.setdefault(module, []).append(Call(args, options, output))
@@ -173,7 +182,7 @@ def recorded(model: Model, tokens: Int[Tensor, "batch pos"], layers: Sequence[in
             parts = (blocks[layer], attention[layer], projections[layer], *norms_in(blocks[layer]))
             for part in parts:
                 hooks.enter_context(part.register_forward_hook(record, with_kwargs=True))
-        stream(model, tokens, lambda layer, seen: heads[layer].append(seen))
+        run(model, tokens, lambda layer, seen: heads[layer].append(seen), keep)
     found = []
     for layer in layers:
         where = f"layer {layer} of {model.name}"
@@ -181,9 +190,10 @@ def recorded(model: Model, tokens: Int[Tensor, "batch pos"], layers: Sequence[in
         times = [len(heads[layer]), *(len(calls.get(part, ())) for part in modules)]
         if times != [1] * 4:  # DiffLlama takes one attention from another.
             raise InputError(
-                f"attention must be computed once in a layer, got {max(times)} times in {where}"
+                "attention must be computed once in a layer,"
+                f" got {next(n for n in times if n != 1)} times in {where}"
             )
-        found.append(_layer(where, modules, calls, heads[layer][0]))
+        found.append(_layer(where, modules, calls, heads[layer][0], outputs[layer]))
     return found
 
 
@@ -192,6 +202,7 @@ def _layer(
     modules: tuple[nn.Module, nn.Module, nn.Module],
     calls: dict[nn.Module, list[Call]],
     heads: FromQK,
+    z: Float[Tensor, "batch pos head d_value"],
 ) -> Layer:
     """A layer, with the norms around its attention found by the very tensors that they pass on."""
     block, attention, W_O = modules
@@ -207,6 +218,10 @@ def _layer(
             "attention must read the residual stream, or a norm of it,"
             f" got another input in {where}"
         )
+    within = {norm: calls[norm] for norm in inside if norm in calls}
+    last_norm = [norm for norm, (each, *_) in within.items() if each.gave is call.gave]
+    if any(each.read is call.read for each, *_ in within.values()):  # ESM
+        raise InputError(f"norms of the stream must be before the attention, got others in {where}")
     after = [norm for norm, each in around if each.read is call.gave] or [nn.Identity()]
     like = torch.ones_like(stream[0, 0])
     return Layer(
@@ -214,13 +229,19 @@ def _layer(
         module=attention,
         call=call,
         heads=heads,
+        z=z.transpose(1, 2),
         stream=stream,
         before=Norm(before, like),
         after=Norm(after[0], like),
-        inner={norm: [(c.read, c.gave) for c in calls[norm]] for norm in inside if norm in calls},
+        inner={
+            norm: [(each.read, each.gave) for each in seen]
+            for norm, seen in within.items()
+            if norm not in last_norm
+        },
         W_O=W_O,
         joined=last.read,
-        ends_in_norm=any(each.gave is whole.gave for _, each in around),
+        given=calls[last_norm[0]][0].read if last_norm else call.gave,
+        ends_in_norm=bool(last_norm) or any(each.gave is whole.gave for _, each in around),
     )
 
 

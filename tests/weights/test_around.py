@@ -1,12 +1,15 @@
-"""Direct effects in models that are not causal, compared with the logits and with sums by hand."""
+"""Weights and direct effects in models that are not causal, compared with sums by hand."""
 
 import pytest
 import torch
-from tiny_models import tiny
+import transformers
+from tiny_models import SIZES, SMALL, tiny
 from torch import nn
 
 import interp
 from interp.weights.direct import logit_parts
+from interp.weights.folded import composition_scores, head_weights
+from interp.weights.probed import recorded
 
 IDS = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
 ANSWERS = IDS.roll(1, 0)
@@ -98,3 +101,61 @@ def test_the_decoder_needs_tokens_and_other_models_have_none():
     for family, options in (("t5", {}), ("bert", {"decoder_tokens": IDS})):
         with pytest.raises(interp.InputError, match="decoder_tokens must"):
             logit_parts(interp.load_model(tiny(family)), IDS, ANSWERS, **options)
+
+
+def test_weights_of_bert_are_those_of_its_file():
+    model = with_biases("bert")
+    for layer, found in head_weights(model).items():
+        part = f"bert.encoder.layer.{layer}.attention"
+        file = {name: model.plain.state_dict()[f"{part}.{name}"] for name in FILE}
+        Q, b_Q, V, b_V, dense = file.values()
+        for head in range(4):
+            rows = slice(8 * head, 8 * head + 8)
+            assert torch.allclose(found.W_Q[head], Q[rows].T, atol=1e-4)
+            assert torch.allclose(found.b_Q[head], b_Q[rows], atol=1e-4)
+            assert torch.allclose(found.W_V[head], V[rows].T, atol=1e-4)
+            assert torch.allclose(found.b_V[head], b_V[rows], atol=1e-4)
+            assert torch.allclose(found.W_O[head], dense[:, rows].T, atol=1e-4)
+
+
+FILE = [f"self.{name}.{kind}" for name in ("query", "value") for kind in ("weight", "bias")]
+FILE += ["output.dense.weight"]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_weights_give_the_models_own_patterns(family):
+    model, ids = with_biases(family), IDS[:1]
+    patterns, weights = interp.attention_patterns(model, ids), head_weights(model)
+    for layer, seen in zip(weights, recorded(model, ids, list(weights)), strict=True):
+        scores = weights[layer].scores(seen.stream, seen.sigma())
+        hidden = patterns[layer] == 0
+        assert hidden.any() == (model.windows[layer] is not None)
+        ours = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        assert torch.allclose(ours, patterns[layer], atol=1e-4)
+        assert patterns[layer].amax() > 0.5
+
+
+def test_weights_that_do_not_give_the_outputs_are_refused():
+    model = with_biases("bert")
+    dense = model.plain.bert.encoder.layer[1].attention.output
+    dense.forward = lambda z, x: dense.LayerNorm(2 * dense.dense(z) + x)
+    with pytest.raises(interp.InputError, match="those of layer 1 are"):
+        head_weights(model)
+
+
+def test_composition_needs_a_stream_that_no_norm_changes():
+    with pytest.raises(interp.InputError, match="no norm changes, but layer 0"):
+        composition_scores(with_biases("roberta"))
+    model = with_biases("modernbert")
+    first, second = head_weights(model).values()
+    A, B = torch.linalg.multi_dot(first.OV(1)), torch.linalg.multi_dot(second.OV(2))
+    A = A - A.mean(-1, keepdim=True)
+    by_hand = (A @ B).norm() / (A.norm() * B.norm())
+    assert torch.isclose(composition_scores(model).V[0, 1, 1, 2], by_hand, rtol=1e-4)
+
+
+def test_a_norm_of_the_stream_inside_the_attention_is_refused():
+    ids = {"pad_token_id": 1, "mask_token_id": 3}
+    config = transformers.EsmConfig(**SIZES, **SMALL, intermediate_size=64, **ids)
+    with pytest.raises(interp.InputError, match="norms of the stream must be before"):
+        head_weights(transformers.EsmForMaskedLM(config))
