@@ -273,6 +273,7 @@ def _off_values(heads: HeadWeights, layer: Layer) -> float:
     if layer.given is layer.call.gave:
         added.append(torch.zeros_like(output))
     off = min(_apart(output + one, layer.given) for one in added)
+    assert layer.heads.v is not None  # A stream gives them.
     return max(_apart(v, layer.heads.v), off)
 
 

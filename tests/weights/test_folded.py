@@ -456,7 +456,7 @@ def test_values_and_outputs_that_the_weights_do_not_give_are_refused():
 @pytest.mark.parametrize(
     ("family", "why"),
     [
-        ("diffllama", "computed once in a layer, got 2 times in layer 0"),
+        ("diffllama", "W_O must read each head's output by itself, got a mix of them in layer 0"),
         ("gemma3n", "must read the residual stream, or a norm of it, got another input in layer 0"),
     ],
 )
