@@ -6,7 +6,8 @@ import shutil
 import pytest
 import torch
 from invoked import invoke, refused
-from tiny_models import tiny, words_tokenizer
+from labelled import common_words
+from tiny_models import tiny
 
 import interp
 from interp.effects import windowed
@@ -32,7 +33,7 @@ def saved(tmp_path_factory):
     """A folder with a tiny model, and the table of its heads."""
     path = tmp_path_factory.mktemp("sinks")
     tiny("llama").save_pretrained(path / "model")
-    words_tokenizer().save_pretrained(path / "model")
+    common_words().save_pretrained(path / "model")
     scan = interp.scan_heads(path / "model", rows=2, quick=True)
     scan.frame["label"] = ["induction", *["sink"] * 5, "mixed", "mixed"]
     scan.frame["labels"] = [[label] for label in scan.frame["label"]]

@@ -2,6 +2,7 @@ import json
 
 import pytest
 from invoked import invoke, refused
+from labelled import common_words
 from tiny_models import tiny, words_tokenizer
 
 import interp
@@ -14,7 +15,7 @@ def saved(tmp_path_factory):
     """A folder with a tiny model, and a table that calls one of its heads an induction head."""
     path = tmp_path_factory.mktemp("verify")
     tiny("llama").save_pretrained(path / "model")
-    words_tokenizer().save_pretrained(path / "model")
+    common_words().save_pretrained(path / "model")
     scan = interp.scan_heads(path / "model", rows=2)
     frame = scan.to_frame()
     chosen = frame["name"] == "L1H2"
