@@ -165,7 +165,14 @@ NUMBER = re.compile(r"-?\d+\.\d+")
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[] if path.name.startswith("3") else pytest.mark.real_model)
+        pytest.param(
+            path,
+            marks=[]
+            if path.name.startswith("3")
+            else [pytest.mark.real_model, pytest.mark.slow]
+            if path.name.startswith("1")  # The README's lines do the same.
+            else [pytest.mark.real_model],
+        )
         for path in NOTEBOOKS
     ],
     ids=lambda path: path.stem,

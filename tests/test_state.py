@@ -43,6 +43,8 @@ from interp.weights.direct import Readout, logit_parts
 from interp.weights.linear import linear_pass
 
 FAMILIES = ("gpt2", "neo", "bloom", "mistral", "gemma3", "gptoss", "lfm2", "bert", "t5")
+REPRESENTATIVE = ("gpt2", "bloom", "gemma3", "bert", "t5")
+"""The others matter before a release."""
 """Fused weights, hooks only, ALiBi, a window, mixed windows, sinks, no attention, encoders."""
 
 
@@ -301,7 +303,10 @@ def ended(case: Case, call: str, end: End, before: dict[str, Any], name: str) ->
 
 
 @pytest.mark.fault("B15", "B25")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=() if f in REPRESENTATIVE else pytest.mark.slow) for f in FAMILIES],
+)
 @settings(
     max_examples=2,  # The first one has every call in order, each ending by itself.
     deadline=None,

@@ -118,6 +118,7 @@ def test_what_cannot_be_compared_is_refused():
             call()
 
 
+@pytest.mark.slow
 @pytest.mark.real_model
 def test_the_real_model_names_the_head_that_feeds_its_induction_heads(real_model):
     circuit = compare_circuits({"real": real_model}, rows=2).circuits["real"]

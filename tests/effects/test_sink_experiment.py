@@ -191,6 +191,7 @@ def test_a_models_name_is_known_before_it_is_loaded(saved, name):
     assert name_of(given) == known
 
 
+@pytest.mark.slow
 @pytest.mark.real_model
 def test_without_its_first_tokens_the_default_model_is_clearly_worse(real_model):
     tokens = probe_of_text(

@@ -231,6 +231,7 @@ def test_what_cannot_be_judged_is_refused(model):
             verify(model, **{"scan": scan, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.real_model
 def test_the_real_models_induction_heads_are_causal_and_random_ones_are_not(real_model, real_scan):
     found = verify(real_model, real_scan, kinds=["induction"], draws=3, methods=["zero"])

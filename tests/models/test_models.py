@@ -238,6 +238,7 @@ def test_a_hub_id_without_a_network_is_refused_with_what_to_do(monkeypatch):
         interp.load_model("no-such/model")
 
 
+@pytest.mark.slow
 @pytest.mark.real_model
 def test_the_default_model_is_the_gguf_file_dequantized(real_model):
     path = fetch.cache_folder() / fetch.MEMBER.split("/")[-1]

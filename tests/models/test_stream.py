@@ -312,6 +312,7 @@ def test_distances_beyond_a_layers_window_are_missing_not_zero():
     assert frame.loc[frame["layer"] == 1, "induction_at_64"].notna().all()
 
 
+@pytest.mark.slow
 @pytest.mark.real_model
 def test_the_real_model_gives_the_same_scores_both_ways_at_1024_tokens(real_model):
     probe = tokens.repeated(real_model.vocabulary, rows=1, length=1024, bos=1, seed=0)
