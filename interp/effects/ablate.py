@@ -29,7 +29,7 @@ from interp.models.families import (
     text_config,
 )
 from interp.models.finite import refuse_not_finite
-from interp.models.model import check_causal
+from interp.models.model import check_causal, check_heads
 from interp.models.wrapped import PreTrainedModel
 
 AnyHead = Head | str | tuple[int, int]
@@ -208,11 +208,7 @@ def _shape(model: Any, stack: Any) -> tuple[Stack, list[Head], int, str]:
     layers = attention_modules(plain, stack)
     n_heads = model.heads_of(stack)
     for layer, module in layers.items():
-        if (number := getattr(module, "num_heads", n_heads)) != n_heads:
-            raise InputError(
-                f"model must have its {n_heads} heads in every layer, got {name}, which has"
-                f" {number} in layer {layer}"
-            )
+        check_heads(model, layer, getattr(module, "num_heads", n_heads), stack)
     return stack, [Head(layer, i) for layer in layers for i in range(n_heads)], n_heads, name
 
 

@@ -407,10 +407,10 @@ def warn_of_bridge_hooks(model: Model) -> None:
         )
 
 
-def check_heads(model: Model, layer: int, number: int) -> None:
+def check_heads(model: Model, layer: int, number: int, stack: str | None = None) -> None:
     """Refuse a layer whose number of heads is not the one in the model's settings."""
-    if number != model.n_heads:
+    if number != (due := model.heads_of(stack)):
         raise InputError(
-            f"model must have its {model.n_heads} heads in every layer, got {model.name}, which"
+            f"model must have its {due} heads in every layer, got {model.name}, which"
             f" has {number} in layer {layer}"
         )

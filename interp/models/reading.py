@@ -58,13 +58,13 @@ class Reading:
         args, options = self._call
         try:
             self._layer(stream.to(self.stream.dtype), *args, **options)
-        except _Read as read:
-            return read.args[0]
+        except Stopped as stopped:
+            return QKV(*stopped.args)
         raise AssertionError(f"no attention was computed in {self._where}")
 
 
-class _Read(Exception):
-    """Stops an attention module that has its queries, keys and values."""
+class Stopped(Exception):
+    """Stops a module; of an attention module, its arguments are queries, keys and values."""
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def rereading(model: Model) -> Iterator[None]:
     """Let attention modules stop as soon as they have queries, keys and values."""
 
     def stop(module: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> NoReturn:
-        raise _Read(QKV(query, key, value))
+        raise Stopped(query, key, value)
 
     with attend_with(model.plain, stop), torch.no_grad():
         yield

@@ -79,7 +79,7 @@ def encoded_passages(model: "Model") -> dict[str, torch.Tensor]:
     for name, text in probes.passages().items():
         try:
             ids = torch.tensor(encode(text, add_special_tokens=False)["input_ids"])
-        except Exception:  # A tokenizer without an unknown token fails in a way of its own.
+        except Exception:  # A tokenizer without an unknown token raises its own error.
             continue
         unknown = NONE if encode.unk_token_id is None else encode.unk_token_id
         if (ids != unknown).sum() >= KNOWN * len(ids) > 0:

@@ -19,10 +19,11 @@ from torch import Tensor
 from interp.errors import InputError, checked, told
 from interp.models import Model, attention_layers, cheap_forward, evaluating, load_model
 from interp.models.families import layer_modules, output_projections, rotary_tables
+from interp.models.reading import Stopped, rereading
 from interp.weights.composition import Composition, compose
 from interp.weights.heads import Distance, HeadWeights, Pairing, Rotary
 from interp.weights.norms import Held, Norm, held
-from interp.weights.probed import Call, Layer, Stopped, recorded, stopping
+from interp.weights.probed import Call, Layer, recorded
 
 TRIED_ON = 32
 """Number of tokens on which the weights must give the model's own scores."""
@@ -219,7 +220,7 @@ def _read(
         with held(norms):
             seen = recorded(model, tokens, layers)
     first = recorded(model, tokens[:, :1], layers)
-    with stopping(model):
+    with rereading(model):
         maps = [layer.maps(norms) for layer in first]
         none = dict.fromkeys(norms)
         plain = [layer.maps(none) for layer in first] if stored and norms else maps

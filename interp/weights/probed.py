@@ -6,10 +6,10 @@ positions turn nothing, so the results are the rows of W_Q, W_K and W_V in any l
 grouped, compressed, quantized or adapted. The output projection gives W_O in the same way.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
@@ -19,9 +19,10 @@ from torch.func import functional_call
 
 from interp.errors import InputError
 from interp.kinds.mass import FromQK
-from interp.models import Model, alone, attend_with
+from interp.models import Model, alone
 from interp.models.families import attention_modules, layer_modules, output_projections
 from interp.models.model import check_causal
+from interp.models.reading import Stopped
 from interp.models.stream import around, stream
 from interp.weights.norms import Held, Norm, held, norms_in
 
@@ -100,7 +101,7 @@ class Layer:
         return self.before.scale(self.stream.float(), self.call.read.float())
 
     def maps(self, norms: Held) -> Maps:
-        """What the attention makes of its input, with norms inside it held; inside `stopping`."""
+        """What the attention makes of its input, with norms inside it held; inside `rereading`."""
         width = self.stream.shape[-1]
         basis = torch.eye(width + 1, width, dtype=self.call.read.dtype, device=self.stream.device)
         linear = self._parts(basis, norms, biases=False)
@@ -243,21 +244,6 @@ def _layer(
         given=calls[last_norm[0]][0].read if last_norm else call.gave,
         ends_in_norm=bool(last_norm) or any(each.gave is whole.gave for _, each in around),
     )
-
-
-@contextmanager
-def stopping(model: Model) -> Iterator[None]:
-    """Let attention modules stop as soon as they have queries, keys and values."""
-
-    def stop(module: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> NoReturn:
-        raise Stopped(query, key, value)
-
-    with attend_with(model.plain, stop), torch.no_grad():
-        yield
-
-
-class Stopped(Exception):
-    """Stops an attention module; its arguments are queries, keys and values."""
 
 
 def called(

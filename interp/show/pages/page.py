@@ -91,7 +91,7 @@ class Gallery:
     def fragment(self, *, height: Count | None = None) -> str:
         """The page as a piece of HTML that fits into any document, alone or with others.
 
-        Each is a frame of its own, `height` pixels high, so that pages share no ids, styles or
+        Each is a separate frame, `height` pixels high, so that pages share no ids, styles or
         scripts. Two documents of `to_html` cannot be joined in one.
         """
         height = height or (890 if self.alone else 760)
