@@ -44,7 +44,7 @@ from interp.effects.saved import Saved
 from interp.errors import Count, InputError, Seed, Whole, checked, quoted
 from interp.heads import Head
 from interp.kinds import evidence
-from interp.kinds.mass import FromQK, Tally, by_tiles
+from interp.kinds.mass import FromQK, Tally, by_tiles, norms, score_bound
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Questions, Thresholds, ask
 from interp.kinds.targets import NONE
@@ -323,7 +323,8 @@ class _Layer:
         times = q.shape[1] // len(self.index)
         heads, scale = self.index.repeat(times), self.clean.scale
         options = self.clean.options(heads)
-        q, k = told_apart(q, k, scale, options["sinks"], layer=self.number, heads=heads) or (q, k)
+        bound = score_bound(norms(q), norms(k), scale, options["sinks"])
+        q, k = told_apart(q, k, bound, layer=self.number, heads=heads) or (q, k)
         lse = by_tiles(q, k, v, scale, **options).lse
         attention = FromQK(q, k, lse, scale, v=v, **options)
         directions = repeat(self.directions, "b h q d -> b (t h) q d", t=times)

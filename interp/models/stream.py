@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from interp.errors import InputError
-from interp.kinds.mass import LARGE, FromQK, by_tiles, has_float64, score_bound
+from interp.kinds.mass import LARGE, FromQK, by_tiles, has_float64, norms, score_bound
 from interp.kinds.targets import NONE, within
 from interp.models import Model, attend_with, attention_layers, cheap_forward
 from interp.models.families import attention_modules, body
@@ -172,8 +172,10 @@ def _attended(
         tiled = by_tiles(query, key, value, scale, **options)
         out, lse = tiled.out.to(query.dtype), tiled.lse
     # The fused kernel treats a row of NaN as one without keys, and returns 0.
-    finite = query.isfinite().all(-1) & key.isfinite().all(-1).repeat_interleave(group, 1)
-    if finer := told_apart(query, key, scale, s_aux, layer=layer):
+    q_norms, k_norms = norms(query), norms(key)
+    finite = q_norms.isfinite() & k_norms.isfinite().repeat_interleave(group, 1)
+    bound = score_bound(q_norms, k_norms, scale, s_aux)
+    if finer := told_apart(query, key, bound, layer=layer):
         query, key = finer
         lse = by_tiles(query, key, value[..., :1], scale, **options).lse
     lse = lse.where(finite, torch.nan)
@@ -182,20 +184,13 @@ def _attended(
 
 
 def told_apart(
-    query: Tensor,
-    key: Tensor,
-    scale: float,
-    sinks: Tensor | None,
-    *,
-    layer: int,
-    heads: Tensor | None = None,
+    query: Tensor, key: Tensor, bound: Tensor, *, layer: int, heads: Tensor | None = None
 ) -> tuple[Tensor, Tensor] | None:
     """Queries and keys in float64 if float32 resolves their scores too coarsely, else None.
 
-    `heads` are the numbers of these heads in the layer; None: all. Refuses scores for which
-    float64 is too coarse too, or not on the device.
+    `bound` is the `score_bound` of each head, and `heads` are the numbers of these heads in the
+    layer; None: all. Refuses scores for which float64 is too coarse too, or not on the device.
     """
-    bound = score_bound(query, key, scale, sinks)
     top = bound.max().item()
     if top <= LARGE:
         return None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from interp.kinds.mass import FromPattern, FromQK, attention_mass
+from interp.kinds.mass import FromPattern, FromQK, attention_mass, norms, score_bound
 from interp.kinds.targets import Blocks
 
 
@@ -52,6 +52,17 @@ def test_mass_from_queries_and_keys_is_exact_in_every_format_at_every_scale(
     mass = FromQK(q, k, scores.logsumexp(-1).to(finest), scale, **caps).mass(keys)
     # A float32 score of 60 is off by 4e-6.
     assert (mass - attention_mass(scores.softmax(-1), keys)).abs().max() < 2e-5
+
+
+def test_vectors_whose_squares_overflow_have_a_length():
+    q = torch.tensor([1e30, 2.0, torch.nan]).expand(1, 1, 2, 3).mT  # [1, 1, pos=3, d_head=2]
+    lengths = norms(q)
+    assert torch.allclose(
+        lengths, torch.tensor([1e30, 2.0, torch.nan]).double() * 2**0.5, equal_nan=True
+    )
+    assert score_bound(lengths, norms(torch.full_like(q, 1e-10)), -1.0).tolist() == [
+        pytest.approx(2e20)
+    ]
 
 
 QUERY, KEY = torch.arange(40)[:, None], torch.arange(40)
