@@ -146,7 +146,7 @@ def duplicate_token(tokens: Tokens, special: Collection[int] = ()) -> Keys:
         >>> duplicate_token(torch.tensor([[0, 7, 8, 7, 9, 7]]))[0, 5].tolist()
         [3, 1]
     """
-    return _apart(tokens, special, earlier_copies(tokens))
+    return apart(tokens, special, earlier_copies(tokens))
 
 
 def any_copy(tokens: Tokens, special: Collection[int] = ()) -> Keys:
@@ -158,7 +158,7 @@ def any_copy(tokens: Tokens, special: Collection[int] = ()) -> Keys:
     """
     back = earlier_copies(tokens.flip(-1)).flip(1)
     later = torch.where(back == NONE, NONE, tokens.shape[1] - 1 - back)
-    return _apart(tokens, special, torch.cat([earlier_copies(tokens), later], dim=-1))
+    return apart(tokens, special, torch.cat([earlier_copies(tokens), later], dim=-1))
 
 
 def induction(tokens: Tokens, special: Collection[int] = ()) -> Keys:
@@ -173,7 +173,7 @@ def induction(tokens: Tokens, special: Collection[int] = ()) -> Keys:
         [[-1], [-1], [-1], [-1], [2], [3]]
     """
     copies = earlier_copies(tokens)
-    return _apart(tokens, special, torch.where(copies == NONE, NONE, copies + 1))
+    return apart(tokens, special, torch.where(copies == NONE, NONE, copies + 1))
 
 
 def earlier_copies(tokens: Tokens) -> Keys:
@@ -212,7 +212,7 @@ def _all_ordinary(tokens: Tokens, special: Collection[int], keys: Keys) -> Keys:
     return _for_queries(fit & ~at_keys(~fit, keys).any(-1), keys)
 
 
-def _apart(tokens: Tokens, special: Collection[int], keys: Keys) -> Keys:
+def apart(tokens: Tokens, special: Collection[int], keys: Keys) -> Keys:
     """`_all_ordinary`, without queries that have themselves or a neighbour among the targets."""
     near = ((keys - positions(tokens)[..., None]).abs() <= 1).any(-1)
     return _for_queries(~near, _all_ordinary(tokens, special, keys))

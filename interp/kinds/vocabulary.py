@@ -1,0 +1,328 @@
+r"""More rules that say where a query should look, from the tokens and their texts.
+
+Every rule is `rule(tokens, texts) -> keys`, with `tokens [batch, pos]` and `keys [batch, query, m]`
+as in `interp.kinds.targets`, and `texts` the text of each token of each row, without padding (as in
+`Model.texts_of`: " the", ".", "\n"). Keys are at or before their query. The first token of a row is
+neither query nor target. A query whose target is itself or a neighbour does not count: it cannot
+tell the rule from the previous or the current token.
+
+Rules with several targets a query keep the nearest ones, at most a tenth of the keys that it sees.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from torch.nn.functional import pad
+
+from interp.errors import InputError
+from interp.kinds.targets import (
+    NONE,
+    Keys,
+    Tokens,
+    apart,
+    earlier_copies,
+    first_token,
+    ordinary,
+    positions,
+)
+
+Texts = Sequence[Sequence[str]]
+"""Text of each token of each row, without padding."""
+
+SEVERAL = 8
+"""Most targets of a query in rules that keep the nearest few."""
+
+BRACKETS = {"(": ")", "[": "]", "{": "}"}
+QUOTES = {'"': '"', "“": "”", "«": "»", "„": "“"}
+
+_FUNCTION_WORDS = """
+    a about after all also an and any are as at be because been before being but by can could did
+    do does each either every few for from had has have he her here him his how i if in into is it
+    its may me might more most much must my neither no nor not of off on one only or other our out
+    over she should since so some such than that the their them then there these they this those
+    though through to too under until up us very was we were what when where which while who whom
+    whose why will with within without would yet you your
+"""
+
+
+def offset(distance: int) -> Callable[..., Keys]:
+    """The rule of a fixed distance: the token that many positions before the query.
+
+    Raises:
+        InputError: If the distance is below 2 (the previous and the current token are kinds).
+
+    Example:
+        >>> offset(2)(torch.tensor([[0, 7, 8, 9]]))[0, :, 0].tolist()
+        [-1, -1, -1, 1]
+    """
+    if distance < 2:
+        raise InputError(f"distance must be at least 2, got {distance}")
+
+    def at_offset(tokens: Tokens, texts: Texts | None = None) -> Keys:
+        keys = positions(tokens)[..., None] - distance
+        return apart(tokens, (), keys.clamp(min=NONE))
+
+    return at_offset
+
+
+def ngram_induction(tokens: Tokens, texts: Texts | None = None) -> Keys:
+    """The tokens after earlier copies of the query and the token before it, both.
+
+    `[A][B][C] ... [A][B] -> [C]` (Akyürek et al. 2024, arXiv 2401.12973). A query counts if its
+    token also has earlier copies after another token, and no fewer of them, so that plain
+    induction gives these keys at most half of its attention.
+
+    Example:
+        >>> ngram_induction(torch.tensor([[0, 7, 8, 1, 9, 8, 2, 7, 8]]))[0, 8].tolist()
+        [3]
+    """
+    real = ordinary(tokens)
+    paired = real & pad(real, (1, 0))[:, :-1]
+    ids = torch.unique(tokens, return_inverse=True)[1]
+    pairs = torch.where(paired, ids * (ids.max() + 1) + ids.roll(1, -1), NONE)
+    copies = earlier_copies(pairs)
+    number = (copies != NONE).sum(-1)
+    alone = (earlier_copies(torch.where(real, tokens, NONE)) != NONE).sum(-1) - number
+    counted = (alone >= number)[..., None] & (copies != NONE)
+    return apart(tokens, (), torch.where(counted, copies + 1, NONE))
+
+
+def last_punctuation(tokens: Tokens, texts: Texts | None) -> Keys:
+    """The last punctuation mark before the query (separators: Clark et al. 2019, 1906.04341).
+
+    Example:
+        >>> last_punctuation(torch.arange(5)[None], [["A", " b", ".", " C", " d"]])[0, 4].tolist()
+        [2]
+    """
+    return apart(tokens, (), latest(_where(tokens, texts, is_punctuation)))
+
+
+def last_delimiter(tokens: Tokens, texts: Texts | None) -> Keys:
+    r"""The last newline, tab, `|` or `;` before the query (Chen et al. 2024, arXiv 2412.12094).
+
+    Example:
+        >>> last_delimiter(torch.arange(5)[None], [["A", " b", "\n", "C", " d"]])[0, 4].tolist()
+        [2]
+    """
+    return apart(tokens, (), latest(_where(tokens, texts, _is_delimiter)))
+
+
+def start_of_sentence(tokens: Tokens, texts: Texts | None) -> Keys:
+    """The first token of the query's sentence; a sentence ends with a full stop or its line.
+
+    Sentences that begin before the row have no known start.
+
+    Example:
+        >>> texts = [["A", " b", ".", " The", " cat", " sat"]]
+        >>> start_of_sentence(torch.arange(6)[None], texts)[0, 5].tolist()
+        [3]
+    """
+    starts = _by_token(tokens, [_sentence_starts(row) for row in _checked(tokens, texts)], False)
+    return apart(tokens, (), latest(starts.bool() & ordinary(tokens), back=0))
+
+
+def start_of_word(tokens: Tokens, texts: Texts | None) -> Keys:
+    """The first piece of the query's word, for its third and later pieces.
+
+    Example:
+        >>> texts = [["A", " vo", "cab", "ular", "y"]]
+        >>> start_of_word(torch.arange(5)[None], texts)[0, :, 0].tolist()
+        [-1, -1, -1, 1, 1]
+    """
+    starts = _by_token(tokens, [_word_starts(row) for row in _checked(tokens, texts)], False)
+    return apart(tokens, (), latest(starts.bool(), back=0))
+
+
+def same_class(tokens: Tokens, texts: Texts | None) -> Keys:
+    """The nearest tokens of the query's class, at least two back.
+
+    Classes are line ends, punctuation, numbers, function words (of English) and other words.
+
+    Example:
+        >>> tokens = torch.arange(40)[None]
+        >>> same_class(tokens, [["A", ",", " b", "."] * 10])[0, 39].tolist()[:4]
+        [37, 35, 33, 31]
+    """
+    classes = _by_token(
+        tokens, [[class_of(text) for text in row] for row in _checked(tokens, texts)]
+    )
+    classes = torch.where(ordinary(tokens), classes, NONE)
+    keys = torch.full((*tokens.shape, SEVERAL), NONE, device=tokens.device)
+    for number in range(len(CLASSES)):
+        of_class = classes == number
+        found = latest(of_class, SEVERAL, back=2)
+        keys = torch.where(of_class[..., None], found, keys)
+    return _tenth(tokens, keys)
+
+
+def digits(tokens: Tokens, texts: Texts | None) -> Keys:
+    """The nearest tokens with digits, at least two back, for queries with digits.
+
+    Example:
+        >>> tokens = torch.arange(40)[None]
+        >>> digits(tokens, [["x", " 1", "7", ","] * 10])[0, 38].tolist()[:3]
+        [34, 33, 30]
+    """
+    flags = _where(tokens, texts, _is_number)
+    keys = latest(flags, SEVERAL, back=2)
+    return _tenth(tokens, torch.where(flags[..., None], keys, NONE))
+
+
+def bracket_partner(tokens: Tokens, texts: Texts | None) -> Keys:
+    """The opening bracket that the query closes; the outermost if it closes several.
+
+    Example:
+        >>> bracket_partner(torch.arange(5)[None], [["f", "(", "x", "[]", ")"]])[0, 4].tolist()
+        [1]
+    """
+    return _to_partner(tokens, texts, BRACKETS)
+
+
+def quotation_partner(tokens: Tokens, texts: Texts | None) -> Keys:
+    """The opening quotation mark that the query closes.
+
+    A straight mark closes the last one that is open, unless it follows a blank.
+
+    Example:
+        >>> texts = [["He", ' "', "go", "!", '"']]
+        >>> quotation_partner(torch.arange(5)[None], texts)[0, 4].tolist()
+        [1]
+    """
+    return _to_partner(tokens, texts, QUOTES)
+
+
+def latest(flags: Bool[Tensor, "batch pos"], most: int = 1, *, back: int = 1) -> Keys:
+    """The last `most` flagged positions at least `back` before each query, the nearest first.
+
+    Example:
+        >>> latest(torch.tensor([[True, False, True, False]]), 2)[0].tolist()
+        [[-1, -1], [0, -1], [0, -1], [2, 0]]
+    """
+    here = torch.arange(flags.shape[1], device=flags.device)
+    upto = torch.where(flags, here, NONE).cummax(-1).values
+    keys = [pad(upto, (back, 0), value=NONE)[:, : flags.shape[1]]]
+    while len(keys) < most:
+        before = keys[-1] - 1
+        keys.append(torch.where(before < 0, NONE, upto.gather(-1, before.clamp(min=0))))
+    return torch.stack(keys, -1)
+
+
+def is_punctuation(text: str) -> bool:
+    r"""Whether a token is only punctuation marks and symbols, without a line end.
+
+    Example:
+        >>> is_punctuation(' ("'), is_punctuation(".\n"), is_punctuation("it's")
+        (True, False, False)
+    """
+    return class_of(text) == CLASSES.index("punctuation")
+
+
+CLASSES = ("line end", "punctuation", "number", "function word", "word")
+_IS_FUNCTION_WORD = frozenset(_FUNCTION_WORDS.split()).__contains__
+
+
+@cache
+def class_of(text: str) -> int:
+    """Number of a token's class in `CLASSES`; -1 for blanks."""
+    bare = text.strip()
+    if "\n" in text and not any(map(str.isalnum, bare)):
+        return 0
+    if not bare:
+        return NONE
+    if all(unicodedata.category(character)[0] in "PS" for character in bare):
+        return 1
+    if any(map(str.isdigit, bare)) and not any(map(str.isalpha, bare)):
+        return 2
+    return 3 if _IS_FUNCTION_WORD(bare.lower()) else 4
+
+
+def _is_number(text: str) -> bool:
+    return class_of(text) == CLASSES.index("number")
+
+
+def _is_delimiter(text: str) -> bool:
+    return class_of(text) == 0 or text.strip(" ") in ("\t", "|", ";")
+
+
+def _checked(tokens: Tokens, texts: Texts | None) -> Texts:
+    """`texts`, one for each token that is not padding."""
+    sizes = (tokens != NONE).sum(-1).tolist()
+    given = "none" if texts is None else f"rows of {[len(row) for row in texts]}"
+    if texts is None or [len(row) for row in texts] != sizes:
+        raise InputError(f"texts must be those of every token, rows of {sizes}, got {given}")
+    return texts
+
+
+def _by_token(tokens: Tokens, rows: Sequence[Sequence[int]], fill: int = NONE) -> Tokens:
+    """A number for each token, from rows without padding."""
+    values = torch.full_like(tokens, fill)
+    flat = [value for row in rows for value in row]
+    values[tokens != NONE] = torch.tensor(flat, dtype=tokens.dtype, device=tokens.device)
+    return values
+
+
+def _where(
+    tokens: Tokens, texts: Texts | None, has: Callable[[str], bool]
+) -> Bool[Tensor, "batch pos"]:
+    """Which ordinary tokens have such a text."""
+    rows = [[has(text) for text in row] for row in _checked(tokens, texts)]
+    return _by_token(tokens, rows, False).bool() & ordinary(tokens)
+
+
+def _tenth(tokens: Tokens, keys: Keys) -> Keys:
+    """The nearest keys, at most a tenth of those that each query sees."""
+    seen = positions(tokens) - first_token(tokens)[:, None] + 1
+    rank = torch.arange(1, keys.shape[2] + 1, device=keys.device)
+    return torch.where(rank * 10 <= seen[..., None], keys, NONE)
+
+
+def _to_partner(tokens: Tokens, texts: Texts | None, closing: Mapping[str, str]) -> Keys:
+    rows = [_partners(row, closing) for row in _checked(tokens, texts)]
+    keys = _by_token(tokens, rows)
+    return apart(
+        tokens, (), torch.where(keys == NONE, NONE, keys + first_token(tokens)[:, None])[..., None]
+    )
+
+
+def _partners(row: Sequence[str], closing: Mapping[str, str]) -> list[int]:
+    """For each token the one with the mark that it closes, or -1; `closing[mark]` closes `mark`."""
+    waiting: list[tuple[str, int]] = []
+    partners, before = [], ""
+    for at, text in enumerate(row):
+        partner = NONE
+        for mark in text:
+            depth = [number for number, (end, _) in enumerate(waiting) if end == mark]
+            if depth and not (mark in closing and before.isspace()):
+                partner = waiting[depth[-1]][1]
+                del waiting[depth[-1] :]
+            elif mark in closing:
+                waiting.append((closing[mark], at))
+            before = mark
+        partners.append(partner)
+    return partners
+
+
+def _sentence_starts(row: Sequence[str]) -> list[bool]:
+    starts, ended, new_line = [], False, False
+    for text in row:
+        blank = not text.strip()
+        starts.append(not blank and (new_line or (ended and text[0].isspace())))
+        if not blank:
+            stop = any(mark in text for mark in ".!?…。")
+            ended = class_of(text) <= 1 and (stop or (ended and not starts[-1]))
+        new_line = "\n" in text or (new_line and blank)
+    return starts
+
+
+def _word_starts(row: Sequence[str]) -> list[bool]:
+    joined = [
+        bool(re.search(r"(\w|<0x..>)$", one) and re.match(r"\w|<0x..>", two))
+        for one, two in pairwise(row)
+    ]
+    return [True, *(not one for one in joined)][: len(row)]
