@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from einops import rearrange, reduce, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
 from interp.attention.tiles import Tiled, tiled_attention
 from interp.kinds.targets import NONE, Blocks, Keys, Tokens, first_token, positions, within
@@ -109,6 +108,55 @@ class Means(NamedTuple):
     norm: Float[Tensor, "batch head query"] | None
 
 
+@dataclass(frozen=True)
+class Joined:
+    """Targets of several kinds, so that attention to all of them is computed together.
+
+    Attributes:
+        keys: Targets of the queries that count, by kind.
+        near: The last keys of each query, the nearest last, where a kind asks for them; the
+            others are after all queries.
+        times: How many targets of each kind these are.
+        query: Query of each other target, counted through all rows.
+        key: The target, counted likewise.
+        into: Where it is added: its row + rows * number of its kind.
+    """
+
+    NEAR: ClassVar[int] = 16
+    """Keys at most so many positions back, the query included, are near."""
+
+    keys: dict[str, Keys]
+    near: Int[Tensor, "batch 1 width query"]
+    times: Float[Tensor, "batch kind width_query"]
+    query: Int[Tensor, " p"]
+    key: Int[Tensor, " p"]
+    into: Int[Tensor, " p"]
+
+    @classmethod
+    def of(cls, keys: dict[str, Keys], counted: Bool[Tensor, "batch query"]) -> "Joined":
+        """Join the targets of the queries that are `counted`."""
+        rows, length = counted.shape
+        keys = {kind: torch.where(counted[..., None], each, NONE) for kind, each in keys.items()}
+        pairs = [counted.new_zeros(4, 0, dtype=torch.long)]
+        for number, each in enumerate(keys.values()):
+            row, query, column = (each != NONE).nonzero(as_tuple=True)
+            kind = torch.full_like(row, number)
+            pairs.append(torch.stack([row, kind, query, each[row, query, column]]))
+        row, kind, query, key = torch.cat(pairs, 1)
+        back = query - key
+        is_near = (back >= 0) & (back < cls.NEAR)
+        width = int(back[is_near].max()) + 1 if is_near.any() else 0
+        at = row[is_near], kind[is_near], width - 1 - back[is_near], query[is_near]
+        times = torch.zeros(rows, len(keys), width, length, device=row.device)
+        times.index_put_(at, times.new_ones(()), accumulate=True)
+        place = torch.arange(length, device=row.device)
+        near = torch.where(times.any(1), place - place[:width].flip(0)[:, None], length)
+        into, query, key = (
+            x[~is_near] for x in (row + rows * kind, query + row * length, key + row * length)
+        )
+        return cls(keys, near[:, None], times.flatten(2), query, key, into)
+
+
 class FromPattern:
     """Attention given as a pattern `[batch, head, query, key]`."""
 
@@ -121,13 +169,21 @@ class FromPattern:
         """Attention of each query to its `keys`."""
         return attention_mass(self.pattern, keys)
 
+    def totals(self, asked: Joined) -> Float[Tensor, "kind batch head"]:
+        """Attention to all targets of each kind."""
+        return torch.stack(
+            [
+                torch.where((keys != NONE).any(-1)[:, None], self.mass(keys), 0).sum(-1)
+                for keys in asked.keys.values()
+            ]
+        )
+
     def on_columns(
         self, columns: Int[Tensor, "batch head m"]
-    ) -> Float[Tensor, "batch head query m"]:
-        """Attention of each query to each of its head's `columns`; 0 for -1."""
-        query = self.pattern.shape[2]
-        index = repeat(columns.clamp(min=0), "b h m -> b h q m", q=query)
-        return self.pattern.gather(-1, index) * rearrange(columns != NONE, "b h m -> b h 1 m")
+    ) -> Float[Tensor, "batch head m query"]:
+        """Attention to each of its head's `columns` from each query; 0 for -1."""
+        index = repeat(columns.clamp(min=0), "b h m -> b h q m", q=self.pattern.shape[2])
+        return self.pattern.gather(-1, index).mT * (columns != NONE)[..., None]
 
     def rows(self, queries: Int[Tensor, "batch s"]) -> Float[Tensor, "batch head s key"]:
         """Rows of the pattern for some `queries`; 0 for -1."""
@@ -175,6 +231,9 @@ class FromQK:
     PAIRS = 2048
     """Number of pairs of a query and a target in memory at a time."""
 
+    BLOCK = 16
+    """Number of neighbouring queries whose near keys are read together."""
+
     def __init__(
         self,
         q: Float[Tensor, "batch head query=pos d_head"],
@@ -198,7 +257,18 @@ class FromQK:
         self.scale, self.softcap, self.window = scale, softcap, window
         self.sinks, self.slopes = sinks, slopes
         self.norms: Float[Tensor, "batch head key"] | None = None
-        self._back: dict[int, Float[Tensor, "batch head query"]] = {}
+
+    @cached_property
+    def _by_head(self) -> tuple[Float[Tensor, "batch kv_head pos group d"], Float[Tensor, "n d"]]:
+        """Scaled queries, and keys of all rows after `NEAR` zeros; rows end in whole blocks."""
+        rows, length, kv, group, d = self.q.shape
+        q = self.q.new_empty(rows, kv, -(-length // self.BLOCK) * self.BLOCK, group, d)
+        torch.mul(self.q.transpose(1, 2), self.scale, out=q[:, :, :length])
+        k = self.k.new_empty(Joined.NEAR + q[..., 0, 0].numel(), d)
+        by_head = k[Joined.NEAR :].view(rows, kv, -1, d)
+        by_head[:, :, :length] = self.k.transpose(1, 2)
+        k[: Joined.NEAR], q[:, :, length:], by_head[:, :, length:] = 0, 0, 0
+        return q, k
 
     def options(self, heads: Int[Tensor, " n"] | None = None) -> dict[str, Any]:
         """What else decides the attention of all heads, or of `heads`, as in `by_tiles`."""
@@ -209,35 +279,40 @@ class FromQK:
 
     def mass(self, keys: Keys) -> Float[Tensor, "batch head query"]:
         """Attention of each query to its `keys`, as `attention_mass`."""
-        query = torch.arange(keys.shape[1], device=keys.device)[:, None]
-        there = (keys != NONE) & ~self._hidden(query, keys)
-        if not there.any():
-            return torch.zeros_like(self.lse, dtype=torch.float)
-        back = query - keys
-        nearest, farthest = (int(end) for end in back[there].aminmax())
-        if farthest - nearest >= keys.shape[2]:
-            total = self.lse.new_zeros(keys[..., 0].numel(), self.n_heads, dtype=torch.float)
-            for one, _, mass in self._pairs(keys, there):
-                total.index_add_(0, one, mass)
-            return rearrange(total, "(b q) h -> b h q", b=len(keys))
-        # No more distances than targets: slices of q and k at each distance are enough.
-        total = torch.zeros_like(self.lse, dtype=torch.float)
-        for distance in range(nearest, farthest + 1):
-            number = ((back == distance) & there).sum(-1)
-            total += self._at(distance) * rearrange(number, "b q -> b 1 q")
-        return total
+        total = self.lse.new_zeros(keys[..., 0].numel(), self.n_heads, dtype=torch.float)
+        for query, _, mass in self._pairs(*_flat(keys)):
+            total.index_add_(0, query, mass)
+        return rearrange(total, "(b q) h -> b h q", b=len(keys))
 
-    def _at(self, distance: int) -> Float[Tensor, "batch head query"]:
-        """Attention of each query to the key `distance` before it; 0 where there is no key."""
-        if distance not in self._back:
-            some = max(1, self.PAIRS // len(self.q))
-            q = self.q[:, distance:].split(some, dim=1)
-            k = self.k[:, : self.k.shape[1] - distance, :, None].split(some, dim=1)
-            dots = torch.cat([(one * other).sum(-1) for one, other in zip(q, k, strict=True)], 1)
-            dots = rearrange(dots, "b q kv g -> b (kv g) q")
-            mass = self._probability(dots, self.lse[:, :, distance:], distance)
-            self._back[distance] = pad(mass, (distance, 0))
-        return self._back[distance]
+    def totals(self, asked: Joined) -> Float[Tensor, "kind batch head"]:
+        """Attention to all targets of each kind."""
+        rows, kinds, _ = asked.times.shape
+        total = self.lse.new_zeros(kinds * rows, self.n_heads, dtype=torch.float)
+        places = asked.into.split(self.PAIRS)
+        for place, (_, _, mass) in zip(places, self._pairs(asked.query, asked.key), strict=True):
+            total.index_add_(0, place, mass)
+        near = self._near(asked.near).flatten(2) if asked.near.shape[2] else None
+        total = rearrange(total, "(kind b) h -> kind b h", b=rows)
+        return total if near is None else total + (asked.times @ near.mT).transpose(0, 1)
+
+    def _near(
+        self, keys: Int[Tensor, "batch 1 width query"]
+    ) -> Float[Tensor, "batch head width query"]:
+        """Attention of each query to its last `keys`, by blocks of queries."""
+        (q, k), (width, length) = self._by_head, keys.shape[2:]
+        rows, kv, _, group, d = q.shape
+        q = q.reshape(-1, self.BLOCK * group, d)
+        span = self.BLOCK + width - 1
+        # The keys of each block of queries, which overlap: a view.
+        k = k[Joined.NEAR - width + 1 :].as_strided((len(q), span, d), (self.BLOCK * d, d, 1))
+        scores = (q @ k.mT).view(rows, kv, -1, self.BLOCK, group, span)
+        strides = scores.stride()
+        diagonals = scores.as_strided(
+            (*scores.shape[:-1], width), (*strides[:3], strides[3] + 1, *strides[4:])
+        )
+        scores = rearrange(diagonals, "b kv n i g w -> b (kv g) w (n i)")[..., :length]
+        query = torch.arange(length, device=keys.device)
+        return self._probability(scores, self.lse[:, :, None], query, keys)
 
     def brought(self, keys: Keys) -> Float[Tensor, "batch head query d_v"]:
         """Values at each query's `keys`, summed with the attention as weights.
@@ -248,51 +323,51 @@ class FromQK:
         v = rearrange(self.v.float(), "b kv k d -> (b k) kv 1 d")
         group = self.n_heads // v.shape[1]
         total = v.new_zeros(self.lse.shape[0] * self.lse.shape[2], self.n_heads, v.shape[-1])
-        query = torch.arange(keys.shape[1], device=keys.device)[:, None]
-        there = (keys != NONE) & ~self._hidden(query, keys)
-        for one, other, mass in self._pairs(keys, there):
+        for query, key, mass in self._pairs(*_flat(keys)):
             weights = rearrange(mass, "p (kv g) -> p kv g 1", g=group)
-            total.index_add_(0, one, (weights * v.index_select(0, other)).flatten(1, 2))
+            total.index_add_(0, query, (weights * v.index_select(0, key)).flatten(1, 2))
         return rearrange(total, "(b q) h d -> b h q d", b=len(keys))
 
     def _pairs(
-        self, keys: Keys, there: Bool[Tensor, "batch query m"]
+        self, query: Int[Tensor, " p"], key: Int[Tensor, " p"]
     ) -> Iterator[tuple[Int[Tensor, " p"], Int[Tensor, " p"], Float[Tensor, "p head"]]]:
-        """Pairs of a query and a target, counted through all rows, and the attention, in pieces."""
+        """Attention of queries to keys, both counted through all rows, in pieces."""
         q, k = self.q.flatten(0, 1), self.k.flatten(0, 1)[:, :, None]
         lse = rearrange(self.lse, "b h q -> (b q) h")
-        batch, query, column = there.nonzero(as_tuple=True)
-        target = keys[batch, query, column] + batch * self.k.shape[1]
-        query = query + batch * self.q.shape[1]
-        for one, other in zip(query.split(self.PAIRS), target.split(self.PAIRS), strict=True):
+        for one, other in zip(query.split(self.PAIRS), key.split(self.PAIRS), strict=True):
             dots = (q.index_select(0, one) * k.index_select(0, other)).sum(-1).flatten(1)
-            back = (one - other)[:, None]
-            yield one, other, self._probability(dots, lse.index_select(0, one), back)
+            places = (x[:, None] % self.q.shape[1] for x in (one, other))
+            scores = dots.mul_(self.scale)
+            yield one, other, self._probability(scores, lse.index_select(0, one), *places)
 
     def on_columns(
         self, columns: Int[Tensor, "batch head m"]
-    ) -> Float[Tensor, "batch head query m"]:
-        """Attention of each query to each of its head's `columns`; 0 for -1."""
-        batch = torch.arange(len(columns), device=columns.device)[:, None, None, None]
-        at = rearrange(columns.clamp(min=0), "b (kv g) m -> b kv g m", kv=self.k.shape[2])
-        group = torch.arange(self.k.shape[2], device=columns.device)[:, None, None]
-        keys = self.k[batch, at, group]
-        dots = torch.einsum("bqkgd,bkgmd->bkgqm", self.q, keys)
-        query = torch.arange(self.q.shape[1], device=columns.device)[:, None]
-        at = rearrange(columns, "b h m -> b h 1 m")
-        hidden = (at == NONE) | self._hidden(query, at)
-        return self._probability(dots.flatten(1, 2), self.lse[..., None], query - at, hidden)
+    ) -> Float[Tensor, "batch head m query"]:
+        """Attention to each of its head's `columns` from each query; 0 for -1."""
+        q, k = self._by_head
+        rows, kv, _, group, d = q.shape
+        length, device = self.q.shape[1], columns.device
+        batch = torch.arange(rows, device=device)[:, None, None, None]
+        head = torch.arange(kv, device=device)[:, None, None]
+        at = rearrange(columns.clamp(min=0), "b (kv g) m -> b kv g m", kv=kv)
+        k = k[Joined.NEAR :].view(rows, kv, -1, d)[batch, head, at]
+        scores = [k[:, :, g] @ q[:, :, :length, g].mT for g in range(group)]
+        key = torch.where(columns == NONE, length, columns)[..., None]
+        query = torch.arange(length, device=device)
+        scores = torch.stack(scores, 2).flatten(1, 2)
+        return self._probability(scores, self.lse[:, :, None], query, key)
 
     def rows(self, queries: Int[Tensor, "batch s"]) -> Float[Tensor, "batch head s key"]:
         """Rows of the pattern for some `queries`; 0 for -1."""
+        (q, k), length = self._by_head, self.q.shape[1]
         batch = torch.arange(len(queries), device=queries.device)[:, None]
-        asked = self.q[batch, queries.clamp(min=0)]
-        dots = torch.einsum("bskgd,bnkd->bkgsn", asked, self.k).flatten(1, 2)
+        asked = q.transpose(1, 2)[batch, queries.clamp(min=0)]
+        k = k[Joined.NEAR :].view(*q.shape[:3], -1)[:, :, :length]
+        scores = torch.einsum("bskgd,bknd->bkgsn", asked, k).flatten(1, 2)
         lse = self.lse.transpose(1, 2)[batch, queries.clamp(min=0)]
         query = rearrange(queries, "b s -> b 1 s 1")
-        key = torch.arange(self.k.shape[1], device=queries.device)
-        hidden = (query == NONE) | self._hidden(query, key)
-        return self._probability(dots, rearrange(lse, "b s h -> b h s 1"), query - key, hidden)
+        key = torch.arange(length, device=queries.device)
+        return self._probability(scores, rearrange(lse, "b s h -> b h s 1"), query, key)
 
     def means(self) -> Means:
         """Entropy, mean distance and mean norm of each query's attention.
@@ -321,32 +396,30 @@ class FromQK:
         distance = (places * mass - place).float()
         return Means(entropy.float(), distance, None if norm is None else norm.float())
 
-    def _hidden(
-        self, query: Int[Tensor, "*shape q 1"], key: Int[Tensor, "..."]
-    ) -> Bool[Tensor, "..."]:
-        later = key > query
-        return later if self.window is None else later | ~within(self.window, query, key)
-
     def _probability(
         self,
-        dots: Float[Tensor, "first head *rest"],
+        scores: Float[Tensor, "first head *rest"],
         lse: Float[Tensor, "#first head *#rest"],
-        back: Int[Tensor, "#first #head *#rest"] | int,
-        hidden: Bool[Tensor, "#first #head *#rest"] | None = None,
+        query: Int[Tensor, "..."],
+        key: Int[Tensor, "..."],
     ) -> Float[Tensor, "first head *rest"]:
-        """`exp(score - lse)` of keys that are `back` before the query, 0 where `hidden`.
-
-        Overwrites `dots`.
-        """
-        scores = dots.mul_(self.scale)
+        """`exp(score - lse)`; 0 where the query does not see the key. Overwrites `scores`."""
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.slopes is not None:
-            scores = scores - self.slopes.view(-1, *[1] * (dots.dim() - 2)) * back
-        scores = scores.sub_(lse)
-        if hidden is not None:
-            scores = scores.masked_fill_(hidden, -torch.inf)
-        return scores.exp_().float()
+            slopes = self.slopes.view(-1, *[1] * (scores.dim() - 2))
+            scores = scores - slopes * (query - key)
+        seen = key <= query
+        if self.window is not None:
+            seen = seen & within(self.window, query, key)
+        return torch.where(seen, scores.sub_(lse).exp_(), 0).float()
+
+
+def _flat(keys: Keys) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+    """Each query that has a target, and the target, counted through all rows."""
+    row, query, column = (keys != NONE).nonzero(as_tuple=True)
+    start = row * keys.shape[1]
+    return start + query, start + keys[row, query, column]
 
 
 Attention = FromPattern | FromQK

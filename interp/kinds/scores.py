@@ -5,6 +5,7 @@ Questions depend on the tokens alone, so all layers with the same window share t
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from interp.errors import Count, InputError, checked
 from interp.kinds.kind import KINDS, kinds_of
-from interp.kinds.mass import Attention, FromPattern, Tally, visible_keys
+from interp.kinds.mass import Attention, FromPattern, Joined, Tally, visible_keys
 from interp.kinds.sinks import Search, Sinks, find_sinks
 from interp.kinds.targets import (
     NONE,
@@ -158,6 +159,21 @@ class Questions:
     statistics: bool
     elsewhere: bool = False
 
+    @cached_property
+    def joined(self) -> Joined:
+        """The targets of the kinds that have the same ones in every head."""
+        return Joined.of({k: keys for k, keys in self.keys.items() if k != "sink"}, self.fit)
+
+    @cached_property
+    def even(self) -> dict[str, tuple[Float[Tensor, "row 1"], Int[Tensor, " row"]]]:
+        """Sum of `Tally.uniform` for each row, and the number of counted queries, by kind."""
+        found = {}
+        for kind, keys in self.joined.keys.items():
+            number = (keys != NONE).sum(-1)
+            share = (number / self.seen.double()).sum(-1, keepdim=True)
+            found[kind] = share.cpu(), (number > 0).sum(-1).cpu()
+        return found
+
 
 def ask(
     tokens: Tokens,
@@ -246,30 +262,31 @@ def score_layer(
     tallies, sinks = {}, None
     place = torch.zeros(len(tokens), attention.n_heads, dtype=torch.long)
     means = attention.means() if questions.statistics else None
-    for kind, keys in questions.keys.items():
+    if questions.even:
+        totals = attention.totals(questions.joined).cpu().double()
+        for total, (kind, (uniform, number)) in zip(totals, questions.even.items(), strict=True):
+            tallies[kind] = Tally(total, uniform.expand_as(total), number)
+    if "sink" in questions.keys:
+        keys = questions.keys["sink"]
         counted = (keys != NONE).any(-1) & fit
-        if kind == "sink":
-            limits = {"share": thresholds.sink_column, "least": thresholds.sink_queries}
-            found = find_sinks(attention, questions.search, questions.resting, **limits)
-            kept = found.drawing | _at(questions.resting, found.places)
-            others = _others(found.places, questions) & kept[:, :, None]
-            on_sink, number = found.attention * others, others.sum(-1)
-            value, uniform = on_sink.sum(-1), number / seen[:, None]
-            if questions.elsewhere:  # One random key per query, counted once per column.
-                value = attention.mass(keys) * number
-            weight = _since(found.start, questions, counted)
-            value, uniform = value * weight, uniform * weight
-            first = first_token(tokens)[:, None]
-            place = (found.strongest - first).clamp(min=0).cpu()
-            sinks = _shares(found, first[..., None], tokens.shape[1])
-            if means is not None and means.norm is not None and attention.norms is not None:
-                norms = attention.norms.gather(-1, found.places.clamp(min=0))
-                weighted = (on_sink * norms[:, :, None]).sum(-1) / means.norm.clamp(min=1e-30)
-                tallies[VALUE_WEIGHTED] = Tally.of(weighted * weight, uniform, counted)
-        else:
-            value = attention.mass(keys)
-            uniform = rearrange((keys != NONE).sum(-1) / seen, "b q -> b 1 q")
-        tallies[kind] = Tally.of(value, uniform, counted)
+        limits = {"share": thresholds.sink_column, "least": thresholds.sink_queries}
+        found = find_sinks(attention, questions.search, questions.resting, **limits)
+        kept = found.drawing | _at(questions.resting, found.places)
+        others = _others(found.places, questions) & kept[..., None]
+        on_sink, number = found.attention * others, others.sum(-2)
+        value, uniform = on_sink.sum(-2), number / seen[:, None]
+        if questions.elsewhere:  # One random key per query, counted once per column.
+            value = attention.mass(keys) * number
+        weight = _since(found.start, questions, counted)
+        value, uniform = value * weight, uniform * weight
+        first = first_token(tokens)[:, None]
+        place = (found.strongest - first).clamp(min=0).cpu()
+        sinks = _shares(found, first[..., None], tokens.shape[1])
+        if means is not None and means.norm is not None and attention.norms is not None:
+            norms = attention.norms.gather(-1, found.places.clamp(min=0))
+            weighted = (on_sink * norms[..., None]).sum(-2) / means.norm.clamp(min=1e-30)
+            tallies[VALUE_WEIGHTED] = Tally.of(weighted * weight, uniform, counted)
+        tallies["sink"] = Tally.of(value, uniform, counted)
 
     if means is not None:
         ahead = questions.last - positions(tokens)
@@ -312,11 +329,11 @@ def _visible(keys: Keys, tokens: Tokens, window: int | None) -> Keys:
 
 def _others(
     places: Int[Tensor, "batch head m"], questions: Questions
-) -> Bool[Tensor, "batch head query m"]:
+) -> Bool[Tensor, "batch head m query"]:
     """Which visible columns each query can use as a sink: all but its own."""
-    last = rearrange(questions.last, "b q -> b 1 q 1")
-    seen = rearrange(questions.seen, "b q -> b 1 q 1")
-    query, place = rearrange(positions(questions.tokens), "b q -> b 1 q 1"), places[:, :, None]
+    last = rearrange(questions.last, "b q -> b 1 1 q")
+    seen = rearrange(questions.seen, "b q -> b 1 1 q")
+    query, place = torch.arange(last.shape[-1], device=last.device), places[..., None]
     visible = (place > last - seen) & (place <= last)
     return visible & (place != query) & (place != NONE)
 

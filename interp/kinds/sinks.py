@@ -49,8 +49,8 @@ def spaced(counted: Bool[Tensor, "batch pos"], most: int = SAMPLE) -> Int[Tensor
 
 
 def halves(
-    away: Int[Tensor, "*batch s key"], weight: Float[Tensor, "*#batch s _"], *, causal: bool = True
-) -> Float[Tensor, "half=2 *batch s key"]:
+    away: Int[Tensor, "*batch key s"], weight: Float[Tensor, "*#batch _ s"], *, causal: bool = True
+) -> Float[Tensor, "half=2 *batch key s"]:
     """For each key, the weights of the nearer and the farther half of the queries it can serve.
 
     These are the queries after it; in a bidirectional model, all but itself. `away` is the distance
@@ -59,13 +59,13 @@ def halves(
     """
     others = weight * ((away > 0) if causal else (away != 0))
     if causal:  # Queries are in the order of their distance.
-        passed = others.cumsum(-2)
+        passed = others.cumsum(-1)
     else:
         away = torch.where(others > 0, away.abs(), away.abs().max() + 1)
-        order = away.argsort(dim=-2, stable=True)
+        order = away.argsort(dim=-1, stable=True)
         passed = torch.zeros_like(others)
-        passed = passed.scatter(-2, order, others.gather(-2, order).cumsum(-2))
-    near = others * (passed <= others.sum(-2, keepdim=True) // 2)
+        passed = passed.scatter(-1, order, others.gather(-1, order).cumsum(-1))
+    near = others * (passed <= others.sum(-1, keepdim=True) // 2)
     return torch.stack([near, others - near])
 
 
@@ -95,10 +95,10 @@ class Search:
         # Each query stands for itself and for those since the one before it.
         upto = rank.gather(-1, queries.clamp(min=0)) * there
         weight = upto.diff(prepend=torch.zeros_like(upto[:, :1])) * there
-        away = queries[..., None] - torch.arange(counted.shape[1], device=counted.device)
+        away = queries[:, None] - torch.arange(counted.shape[1], device=counted.device)[:, None]
         total = rank[:, -1:]
         most = total - rank if causal else total - counted.long()
-        later = halves(away, weight[..., None].float(), causal=causal)
+        later = halves(away, weight[:, None].float(), causal=causal).mT.contiguous()
         return cls(counted, queries, later, most, causal)
 
 
@@ -108,14 +108,14 @@ class Sinks:
 
     Attributes:
         places: Column of each, filled up with -1.
-        attention: Attention of each counted query to each of them; 0 for the others.
+        attention: Attention to each of them from each counted query; 0 from the others.
         total: Attention to it, summed over the counted queries that it can serve.
         number: Number of these queries.
         drawing: Whether it is a sink by its share, in both halves of these queries.
     """
 
     places: Int[Tensor, "batch head m"]
-    attention: Float[Tensor, "batch head query m"]
+    attention: Float[Tensor, "batch head m query"]
     total: Float[Tensor, "batch head m"]
     number: Float[Tensor, "batch head m"]
     drawing: Bool[Tensor, "batch head m"]
@@ -159,10 +159,10 @@ def find_sinks(
     columns = likely | named[:, None]
     chosen = columns.int().topk(max(1, int(columns.sum(-1).max())), dim=-1)
     places = torch.where(chosen.values > 0, chosen.indices, NONE)
-    counted = rearrange(search.counted, "b q -> b 1 q 1")
+    counted = rearrange(search.counted, "b q -> b 1 1 q")
     on_columns = torch.where(counted, attention.on_columns(places), 0)
-    query = rearrange(torch.arange(counted.shape[2], device=places.device), "q -> q 1")
-    later = halves(query - places[:, :, None], counted.float(), causal=search.causal)
-    given, number = (later * on_columns).sum(-2), later.sum(-2)
+    query = torch.arange(counted.shape[-1], device=places.device)
+    later = halves(query - places[..., None], counted.float(), causal=search.causal)
+    given, number = (later * on_columns).sum(-1), later.sum(-1)
     drawing = (given >= share * number).all(0) & (number.sum(0) >= least) & (places != NONE)
     return Sinks(places, on_columns, given.sum(0), number.sum(0), drawing)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from interp.kinds.mass import FromPattern, FromQK, attention_mass, norms, score_bound
+from interp.kinds.mass import FromPattern, FromQK, Joined, attention_mass, norms, score_bound
 from interp.kinds.targets import Blocks
 
 
@@ -123,3 +123,21 @@ def test_any_keys_get_from_queries_and_keys_what_the_pattern_gives_them(
     asked = torch.where((asked < 0) | (asked >= 40), -1, asked)
     ours, theirs = attention.mass(asked), attention_mass(pattern, asked)
     assert torch.allclose(ours, theirs, atol=1e-5)  # float32 sums in another order.
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_joined_targets_get_the_sum_of_what_each_kind_gets_alone(rule):
+    query, (attention, pattern) = torch.arange(40), attended(rule)
+    keys = {
+        "near, one of them twice": torch.stack([query, query - 3, query - 3], -1),
+        "far": torch.stack([query - 15, query - 16, query - 30], -1),
+        "any": torch.stack([query % 5, query + 1], -1),
+        "none": query[:, None] - 40,
+    }
+    keys = {kind: torch.where(at < 40, at, -1).clamp(min=-1) for kind, at in keys.items()}
+    keys = {kind: at.expand(2, -1, -1) for kind, at in keys.items()}
+    counted = torch.rand(2, 40, generator=torch.Generator().manual_seed(0)) < 0.7
+    joined = Joined.of(keys, counted)
+    alone = [(attention_mass(pattern, at) * counted[:, None]).sum(-1) for at in keys.values()]
+    for ours in (attention.totals(joined), FromPattern(pattern).totals(joined)):
+        assert torch.allclose(ours, torch.stack(alone), atol=1e-4)  # float32 sums in another order.
