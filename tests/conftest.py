@@ -1,24 +1,21 @@
 import os
 import shutil
-import subprocess
-import sys
-from types import SimpleNamespace
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # As many workers as cores: one for each.
 
 import pytest
-from filelock import FileLock
-from places import SCRIPTS
-from tiny_models import tiny, words_tokenizer
+from places import ROOT
 
-import interp
+# torch is imported where it is used, so that the process that only hands out tests starts at once.
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A local Hugging Face folder with a tiny grouped-query model and its tokenizer."""
+    from tiny_models import tiny, words_tokenizer
+
     path = tmp_path / "tiny-llama"
     tiny("llama").save_pretrained(path)
     words_tokenizer().save_pretrained(path)
@@ -27,36 +24,17 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="session")
 def real_model():
+    import interp
+
     return interp.load_model()
 
 
 @pytest.fixture(scope="session")
-def readme_run(tmp_path_factory):
-    """The README's first command on the default model, run once for all workers.
+def real_scan():
+    """The committed scan of the default model; a test compares it with the README's command."""
+    import interp
 
-    `.folder` has the files it wrote, `.stdout` and `.stderr` what it printed.
-    """
-    home = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        home = home.parent  # Each worker has a folder of its own in it.
-    folder = home / "readme-run"
-    with FileLock(home / "readme-run.lock"):
-        if not (folder / "code").exists():
-            folder.mkdir()
-            script = SCRIPTS / "find_induction_heads.py"
-            with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-                command = [sys.executable, str(script), "--out", str(folder / "out")]
-                code = subprocess.run(command, stdout=out, stderr=err, check=False).returncode
-            (folder / "code").write_text(str(code))
-    printed = {name: (folder / name).read_text("utf-8") for name in ("code", "stdout", "stderr")}
-    assert printed["code"] == "0", printed["stderr"]
-    return SimpleNamespace(folder=folder / "out", **printed)
-
-
-@pytest.fixture(scope="session")
-def real_scan(readme_run):
-    """The scan of the default model, as `scan_heads(load_model())` makes it."""
-    return interp.HeadScan.load(readme_run.folder / "heads.parquet")
+    return interp.HeadScan.load(ROOT / "figures" / "heads.parquet")
 
 
 CHROMIUM = next(

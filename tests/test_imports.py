@@ -1,6 +1,7 @@
 """Rooms import from rooms above them only, and each foreign library has a single door."""
 
 import ast
+import functools
 import subprocess
 import sys
 
@@ -33,6 +34,7 @@ TENSORS_ONLY = ("attention", "kinds")
 """Rooms that never see a model, a file or a table."""
 
 
+@functools.cache
 def imported(module: str, *, types: bool = True) -> set[str]:
     """Every module that a module of the package names in an import, anywhere in it.
 
@@ -112,37 +114,32 @@ def test_attention_and_kinds_import_tensors_only(module):
     assert foreign(module) <= {"torch", "einops", "jaxtyping", "pydantic"}
 
 
-def loaded_after(code: str) -> set[str]:
-    """Top-level modules in a fresh interpreter after `code`."""
-    code += "\nimport sys; print(*{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
-
-
+STEPS = """
+import sys
+def step():
+    print(*{name.split('.')[0] for name in sys.modules})
+import interp
+dir(interp)
+step()
+import torch
+interp.classify_heads(torch.ones(1, 1, 1), [5])
+step()
+from interp.models.stream import streams
+assert streams(interp.load_model(sys.argv[1]))
+step()
+"""
 HEAVY = {"transformers", "transformer_lens", "matplotlib", "pandas", "circuitsvis"}
 
 
 @pytest.mark.fault("B71")
-def test_importing_the_package_imports_nothing_heavy():
-    assert not loaded_after("import interp; dir(interp)") & {"torch", *HEAVY}
-
-
-def test_loading_and_streaming_a_model_imports_no_transformer_lens(folder):
-    code = f"""
-import interp
-from interp.models.stream import streams
-assert streams(interp.load_model({str(folder)!r}))
-"""
-    assert "transformer_lens" not in loaded_after(code)
-
-
-def test_classifying_your_own_patterns_never_imports_transformers():
-    code = "import torch, interp; interp.classify_heads(torch.ones(1, 1, 1), [5])"
-    assert not loaded_after(code) & HEAVY
-
-
-def test_loading_a_model_imports_transformers():
-    assert "transformers" in loaded_after("import interp; interp.load_model")
+def test_a_fresh_interpreter_imports_only_what_each_step_needs(folder):
+    run = [sys.executable, "-c", STEPS, str(folder)]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    package, classified, streamed = (set(line.split()) for line in done.stdout.splitlines())
+    assert not package & {"torch", *HEAVY}
+    assert not classified & HEAVY
+    assert "transformers" in streamed
+    assert "transformer_lens" not in streamed
 
 
 def test_every_public_name_is_there():

@@ -1,14 +1,9 @@
 """Half precision through every step, and numbers that are none found where they arise."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from labelled import a_scan, common_words
-from places import TESTS
 from tiny_models import tiny
-from torch.utils import backend_registration
 
 import interp
 from interp.effects.ablate import ablated, losses, mean_outputs
@@ -122,38 +117,3 @@ def test_values_that_are_not_finite_are_found_in_the_next_layers_attention():
         inner.model.layers[0].self_attn.v_proj.weight[:8] = float("nan")
     with pytest.raises(interp.InputError, match="in layer 1, head 0"):
         interp.attention_patterns(inner, [1, 5, 6])
-
-
-WITHOUT_FLOAT64 = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import interp, other_device, pandas as pd, torch
-from labelled import common_words
-from tiny_models import tiny
-
-tiny("llama").save_pretrained(sys.argv[2])
-common_words().save_pretrained(sys.argv[2])
-other_device.register()
-other_device.refused.add(torch.float64)
-columns, scores = [], []
-for device in ("cpu", "other"):
-    model = interp.load_model(sys.argv[2], device=device)
-    frame = interp.scan_heads(model, rows=2, length=24).frame
-    columns.append(frame.select_dtypes("number"))
-    found = interp.composition_scores(model, distance=1)
-    scores.append(torch.stack([found.scores(kind).cpu() for kind in "QKV"]))
-assert {"induction_logit_effect", "text_sink_value_weighted", "ov_copying"} <= {*columns[1]}
-pd.testing.assert_frame_equal(*columns, rtol=1e-3, atol=1e-4)
-torch.testing.assert_close(*scores, equal_nan=True)
-"""
-
-
-@pytest.mark.fault("C20")
-@pytest.mark.skipif(
-    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="this torch knows no devices that are written in Python",
-)
-def test_a_device_without_float64_gives_every_column(tmp_path):
-    run = [sys.executable, "-W", "ignore", "-c", WITHOUT_FLOAT64, str(TESTS), str(tmp_path)]
-    done = subprocess.run(run, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr

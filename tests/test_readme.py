@@ -63,12 +63,16 @@ def test_the_python_lines_run_and_do_what_their_comments_say(
     monkeypatch.chdir(tmp_path)
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert code
-    scan_heads = interp.scan_heads
+    scan_heads, verify = interp.scan_heads, interp.verify
     monkeypatch.setitem(vars(interp), "load_model", lambda: real_model)
     monkeypatch.setitem(
         vars(interp),
         "scan_heads",
         lambda model, **settings: scan_heads(model, **settings) if settings else real_scan,
+    )
+    fewer = {"draws": 1, "methods": ["zero"]}
+    monkeypatch.setitem(
+        vars(interp), "verify", lambda *given, **settings: verify(*given, **{**settings, **fewer})
     )
     names: dict = {}
     exec(code[1], names)

@@ -132,14 +132,14 @@ def batches(draw: st.DrawFn) -> list[list[int]]:
 
 @pytest.mark.fault("B113")
 @either
-@settings(deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(rows=batches(), special=st.sampled_from([(), (0,), SPECIAL]))
 def test_targets_of_any_rows_are_those_of_the_definition(kind, causal, rows, special):
     fast_and_slow_agree(kind, causal, rows, special)
 
 
 @either
-@pytest.mark.parametrize("vocabulary", [1, 2, 3, 8, 40])
+@pytest.mark.parametrize("vocabulary", [1, 3, 40])
 def test_targets_of_long_rows_are_those_of_the_definition(kind, causal, vocabulary):
     generator = torch.Generator().manual_seed(vocabulary)
     rows = torch.randint(vocabulary, (6, 70), generator=generator)
@@ -155,7 +155,7 @@ def test_every_kind_has_a_second_opinion():
     assert list(SLOW_BOTH_WAYS) == list(kinds_of(causal=False))
 
 
-@settings(deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(batches())
 def test_earlier_copies_are_all_of_them_the_nearest_first(rows):
     for row, found in zip(rows, earlier_copies(torch.tensor(rows)).tolist(), strict=True):
@@ -165,7 +165,7 @@ def test_earlier_copies_are_all_of_them_the_nearest_first(rows):
             assert keys[: len(real)] == real  # The filling comes last.
 
 
-@settings(deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(rows=batches(), pad=st.integers(1, 5))
 def test_padding_moves_the_targets_and_changes_nothing_else(rows, pad):
     tokens = torch.tensor(rows)

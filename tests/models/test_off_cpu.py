@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 import transformers
+from labelled import common_words
 from places import TESTS
 from tiny_models import SMALL, scaled, tiny
 from torch.utils import backend_registration
@@ -67,29 +68,50 @@ def test_nan_counts_as_a_difference_of_1():
     assert largest_difference(model, other) == 1
 
 
-@pytest.mark.fault("B42")
-@pytest.mark.skipif(
-    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="this torch knows no devices that are written in Python",
-)
-def test_another_device_is_compared_on_request_and_the_record_holds_the_difference(folder):
-    program = f"""
-import interp, other_device
+PROGRAM = """
+import sys
+import interp, other_device, pandas as pd, torch
 from interp.models.off_cpu import off_cpu
 from interp.scan.report import report
+
+folder = sys.argv[1]
 other_device.register()
-assert interp.load_model({str(folder)!r}, device="other").off_cpu is None
+other_device.refused.add(torch.float64)
+assert interp.load_model(folder, device="other").off_cpu is None
 for other_device.error in (0, 0.002):
-    model = interp.load_model({str(folder)!r}, device="other", compare_with_cpu=True)
+    model = interp.load_model(folder, device="other", compare_with_cpu=True)
     print(model.off_cpu)
 scan = interp.scan_heads(model, rows=1, quick=True)
 print(scan.made_by["device"], scan.made_by["off_cpu"])
 model.plain.model._hf_hook = None  # As of a layer that is fetched when it runs.
 assert off_cpu(model.plain, "spread") is None
 print(*(part for part in report(scan, 1) if isinstance(part, str)))
+
+other_device.error = 0
+columns, scores = [], []
+for device in ("cpu", "other"):
+    model = interp.load_model(folder, device=device)
+    frame = interp.scan_heads(model, rows=2, length=24).frame
+    columns.append(frame.select_dtypes("number"))
+    found = interp.composition_scores(model, distance=1)
+    scores.append(torch.stack([found.scores(kind).cpu() for kind in "QKV"]))
+assert {"induction_logit_effect", "text_sink_value_weighted", "ov_copying"} <= {*columns[1]}
+pd.testing.assert_frame_equal(*columns, rtol=1e-3, atol=1e-4)
+torch.testing.assert_close(*scores, equal_nan=True)
 """
+
+
+@pytest.mark.fault("B42", "C20")
+@pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch knows no devices that are written in Python",
+)
+def test_another_device_is_compared_on_request_and_gives_every_column_without_float64(tmp_path):
+    folder = tmp_path / "tiny-llama"
+    tiny("llama").save_pretrained(folder)
+    common_words().save_pretrained(folder)
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder)],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,

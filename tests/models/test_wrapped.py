@@ -129,7 +129,8 @@ def test_an_adapter_that_works_around_the_layers_is_refused():
 
 def quantized(bits: int, folder) -> transformers.PreTrainedModel:
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
-    tiny("llama").save_pretrained(folder)
+    # Rows of 64 numbers, as bitsandbytes packs them for some CPUs.
+    tiny("llama", hidden_size=64, head_dim=16).save_pretrained(folder)
     settings = transformers.BitsAndBytesConfig(**{f"load_in_{bits}bit": True})
     return transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=settings)
 

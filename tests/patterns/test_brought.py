@@ -129,18 +129,15 @@ def test_a_head_that_is_not_finite_is_named_and_the_others_are_labelled(broken):
 
 
 @pytest.mark.fault("C16", "C30")
-@pytest.mark.parametrize("fault", ["mixed numbers of heads", "not finite"])
-def test_files_with_odd_layers_are_read_by_scripts_as_by_functions(fault, broken, tmp_path):
-    layers = {"layer2": broken[0], "layer5": broken[1]}
-    if fault == "mixed numbers of heads":
-        layers = {"layer2": STACK[0], "layer5": STACK[1][:, 1:]}
+def test_files_with_odd_layers_are_read_by_scripts_as_by_functions(broken, tmp_path):
+    layers = {"layer2": STACK[0][:, 1:], "layer5": broken[1]}
     arrays = {name: layer.numpy() for name, layer in layers.items()}
     np.savez(tmp_path / "p.npz", tokens=np.array(IDS), **arrays)
     expected = interp.classify_heads(tmp_path / "p.npz")
     given = ["--patterns", tmp_path / "p.npz", "--format", "png"]
     done = invoke("find_induction_heads", *given, "--out", tmp_path / "tables")
     assert done.returncode == 0, done.stderr
-    assert ("not finite: L5H0" in done.stdout) == (fault == "not finite")
+    assert "not finite: L5H0" in done.stdout
     table = interp.HeadScan.load(tmp_path / "tables" / "heads.csv").frame
     assert table["name"].tolist() == [str(head.head) for head in expected]
     assert table["label"].tolist() == [head.label for head in expected]

@@ -63,7 +63,7 @@ def test_rows_are_of_many_sizes_with_bos_and_without():
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_head_attends_like_a_head(role):
-    for strength in (0.0, 0.6, 1.0):
+    for strength in (0.0, 1.0):
         rows, head = planted(role, strength)
         for pattern in (head.pattern, head.expected):
             check_pattern(pattern[:, None], rows.tokens, where="a planted head")
@@ -75,7 +75,7 @@ def test_every_head_attends_like_a_head(role):
 def test_the_classifier_measures_what_was_planned(role):
     """Two ways to the same number: from the token ids, and from the periods."""
     generator, off = luck(), dict.fromkeys(LABELS, 0.0)
-    for _ in range(5):
+    for _ in range(3):
         rows = draw_rows(generator)
         head = plant(rows, role, 0.6, generator=generator, thresholds=THRESHOLDS)
         expected, drawn = (
@@ -87,7 +87,7 @@ def test_the_classifier_measures_what_was_planned(role):
             measured = excess(expected.scores[kind], expected.chance[kind])
             assert measured == pytest.approx(planned, abs=0.02 if kind == "sink" else 1e-5), kind
             off[kind] += excess(drawn.scores[kind], drawn.chance[kind]) - planned
-    assert all(abs(total / 5) < 0.03 for total in off.values()), off
+    assert all(abs(total / 3) < 0.03 for total in off.values()), off
 
 
 REACHED = [
@@ -101,7 +101,7 @@ REACHED = [
 
 @pytest.mark.parametrize(("role", "strength"), REACHED)
 def test_strength_is_the_excess_on_the_targets(role, strength):
-    for seed in range(4):
+    for seed in range(2):
         _, head = planted(role, strength, seed)
         assert head.usual_excess[kind_of(role)] == pytest.approx(strength, abs=1e-4)
 
@@ -109,7 +109,7 @@ def test_strength_is_the_excess_on_the_targets(role, strength):
 @pytest.mark.parametrize("role", KINDS)
 def test_a_strong_head_is_of_its_kind_and_a_weak_one_is_not(role):
     label = LABELS[kind_of(role)]
-    for seed in range(6):
+    for seed in range(3):
         assert truth(planted(role, 0.7, seed)[1].excess, THRESHOLDS) == label
         assert truth(planted(role, 0.2, seed)[1].excess, THRESHOLDS) != label
 
@@ -117,7 +117,7 @@ def test_a_strong_head_is_of_its_kind_and_a_weak_one_is_not(role):
 @pytest.mark.parametrize("role", [role for role in NEAR_MISSES if ROLES[role].nearly])
 def test_a_near_miss_is_near_and_yet_a_miss(role):
     kind = kind_of(role)
-    for seed in range(10):
+    for seed in range(4):
         _, head = planted(role, 1.0, seed)
         assert head.excess[kind] < getattr(THRESHOLDS, kind)
         assert truth(head.excess, THRESHOLDS) != LABELS[kind]

@@ -620,6 +620,7 @@ def test_a_sample_of_tokens_is_seeded_and_holds_no_token_twice():
     assert torch.equal(token_sample(model, 10_000), model.vocabulary)
 
 
+@pytest.mark.slow
 @pytest.mark.real_model
 def test_the_head_that_feeds_the_induction_heads_comes_first_by_weights(real_model):
     """Numbers measured with another tool on the weights as stored."""
