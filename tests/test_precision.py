@@ -35,7 +35,7 @@ def test_every_step_works_in_every_precision(family, dtype, tmp_path):
 
     scan = interp.scan_heads(model, rows=2, length=40)
     assert scan.made_by["dtype"] == dtype
-    assert scan.frame[["induction", "sink"]].notna().all(axis=None)
+    assert scan.frame[["induction", "sink"]].notna().to_numpy().all()
     scan.save(tmp_path / "heads.json")
     assert interp.HeadScan.load(tmp_path / "heads.json").frame.equals(scan.frame)
     page = interp.gallery(scan, handed_over, ids)

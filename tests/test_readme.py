@@ -27,7 +27,7 @@ def test_the_readme_is_short_and_names_everything_public_and_every_script():
 
 
 def test_help_fits_on_two_screens_and_lists_every_public_name_once():
-    assert len(pydoc.render_doc(interp, renderer=pydoc.plaintext).splitlines()) <= 100
+    assert len(pydoc.plain(pydoc.render_doc(interp)).splitlines()) <= 100
     listed = re.findall(r"^    ([A-Za-z_]+)  ", interp.__doc__ or "", re.MULTILINE)
     assert sorted(listed) == PUBLIC
 

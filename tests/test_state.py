@@ -61,7 +61,7 @@ class Case:
     model: interp.Model
     ids: torch.Tensor
     mask: torch.Tensor
-    patterns: torch.Tensor
+    patterns: interp.AttentionPatterns
     scan: interp.HeadScan
     table: pd.DataFrame
     arrays: tuple[np.ndarray, ...]
@@ -117,7 +117,7 @@ def state(case: Case) -> dict[str, Any]:
     given = (case.ids, case.mask, case.patterns, case.patterns.tokens)
     weights = [w for view in views(case) for w in (*view.parameters(), *view.buffers())]
     parts = modules_of(case)
-    configs = [view.config for view in views(case) if hasattr(view, "config")]
+    configs: list[Any] = [view.config for view in views(case) if hasattr(view, "config")]
     kept = logging.getLogger("transformers").level, sys.stderr, list(warnings.filters)
     return {
         "random numbers of torch": torch.random.get_rng_state().tolist(),
@@ -175,8 +175,14 @@ def readout(case: Case, progress: Callable[..., None]) -> None:
     logit_parts(case.model, case.ids[:1], case.ids[:1], readout=read)
 
 
-SMALL = {"rows": 1, "length": 24}
-VERIFY = {"draws": 1, "rows": 2, "length": 24, "kinds": "induction", "methods": ["mean"]}
+SMALL: dict[str, Any] = {"rows": 1, "length": 24}
+VERIFY: dict[str, Any] = {
+    "draws": 1,
+    "rows": 2,
+    "length": 24,
+    "kinds": "induction",
+    "methods": ["mean"],
+}
 CALLS: dict[str, Callable[[Case, Callable[..., None]], object]] = {
     "load": lambda case, progress: interp.load_model(case.loaded),
     "patterns": lambda case, progress: interp.attention_patterns(

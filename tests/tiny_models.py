@@ -1,6 +1,7 @@
 """Small random models and a tokenizer for them, made on the spot."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import transformers
@@ -8,9 +9,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import interp
 
-SIZES = {"vocab_size": 200, "max_position_embeddings": 64}
-SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
-GROUPED = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8}
+SIZES: dict[str, Any] = {"vocab_size": 200, "max_position_embeddings": 64}
+SMALL: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+GROUPED: dict[str, Any] = {
+    **SMALL,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "head_dim": 8,
+}
 
 MIXED = ["sliding_attention", "full_attention"]
 
@@ -43,10 +49,15 @@ CONFIGS = {
 }
 """Families that most tests go through."""
 
-HYBRID = {**GROUPED, "num_hidden_layers": 4}
+HYBRID: dict[str, Any] = {**GROUPED, "num_hidden_layers": 4}
 del HYBRID["head_dim"]  # Not all of them know it.
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
-LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
+EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT: dict[str, Any] = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+}
 
 FURTHER = {
     "gptj": lambda: transformers.GPTJConfig(
@@ -179,7 +190,7 @@ LATER = {
 }
 """Families whose rows of the table are measured before a release."""
 
-BART = (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))
+BART: tuple[tuple[str, Any], ...] = (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))
 
 AROUND = {
     "bert": lambda: transformers.BertConfig(**SIZES, **SMALL, intermediate_size=64),
@@ -190,8 +201,7 @@ AROUND = {
         **SIZES,
         **SMALL,
         intermediate_size=64,
-        global_attn_every_n_layers=2,
-        local_attention=8,
+        **{"global_attn_every_n_layers": 2, "local_attention": 8},
         **dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id"), 1),
         **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
     ),
@@ -207,23 +217,34 @@ AROUND = {
 """Not causal: their attention is what transformers returns."""
 
 
-def tiny(family: str, **changes: object) -> transformers.PreTrainedModel:
+ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+
+
+def tiny(family: str, **changes: object) -> Any:
     """A small random model whose attention is far from uniform, in evaluation mode."""
-    ends = {} if family in AROUND else {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
     config = {**CONFIGS, **FURTHER, **LATER, **AROUND}[family]()
-    for name, value in {**ends, **changes}.items():
+    if family not in AROUND:
+        return made(config, **{**ENDS, **changes})
+    masked = family.endswith("bert") or family == "roberta"
+    kind = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForSeq2SeqLM
+    return made(config, kind, **changes)
+
+
+def made(
+    config: transformers.PreTrainedConfig,
+    kind: Any = transformers.AutoModelForCausalLM,
+    **changes: object,
+) -> Any:
+    """As `tiny`, from any settings."""
+    for name, value in changes.items():
         setattr(config, name, value)
-    kind = transformers.AutoModelForCausalLM
-    if family in AROUND:
-        masked = family.endswith("bert") or family == "roberta"
-        kind = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForSeq2SeqLM
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = kind.from_config(config)
     return scaled(model)
 
 
-def scaled(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
+def scaled(model: transformers.PreTrainedModel) -> Any:
     """The model with weights so large that attention is far from uniform."""
     with torch.no_grad():
         for weight in model.parameters():

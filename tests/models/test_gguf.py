@@ -4,14 +4,14 @@ import contextlib
 import os
 import random
 import struct
+from typing import Any
 
 import gguf
 import pytest
 import torch
-import transformers
 from gguf import GGMLQuantizationType as Kind
 from gguf_written import interleaved, write
-from tiny_models import GROUPED, HYBRID, SIZES, scaled, tiny
+from tiny_models import ENDS, GROUPED, HYBRID, made, named, tiny
 
 import interp
 from interp.models import fetch
@@ -20,40 +20,36 @@ from interp.models.gguf_files import ARCHITECTURES, GgufFile
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7, 9, 5, 6]])
 
 
-LATE = {name: value for name, value in GROUPED.items() if name != "head_dim"}
-MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATE: dict[str, Any] = {name: value for name, value in GROUPED.items() if name != "head_dim"}
+MOE: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 FULL, PART = ({"rope_type": "default", "rope_theta": base} for base in (5e4, 1e4))
 PART["partial_rotary_factor"] = 0.5
-ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
 OTHERS = {
-    "gemma2": lambda: transformers.Gemma2Config(
-        **SIZES,
+    "gemma2": named(
+        "Gemma2",
         **GROUPED,
         **{"sliding_window": 4, "query_pre_attn_scalar": 8},
         **{"attn_logit_softcapping": 20.0, "final_logit_softcapping": 11.0},
     ),
-    "gemma3": lambda: transformers.Gemma3TextConfig(
-        **{**SIZES, **GROUPED, "num_hidden_layers": 7, "num_key_value_heads": 1},
+    "gemma3": named(
+        "Gemma3Text",
+        **{**GROUPED, "num_hidden_layers": 7, "num_key_value_heads": 1},
         **{"sliding_window": 4, "query_pre_attn_scalar": 8},
         rope_parameters={
             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
     ),
-    "phi3": lambda: transformers.Phi3Config(**SIZES, **LATE, **ENDS, sliding_window=4),
-    "starcoder2": lambda: transformers.Starcoder2Config(**SIZES, **LATE, rope_parameters=FULL),
-    "stablelm": lambda: transformers.StableLmConfig(
-        **SIZES, **LATE, rope_parameters=PART, use_parallel_residual=True, use_qkv_bias=True
+    "phi3": named("Phi3", **LATE, **ENDS, sliding_window=4),
+    "starcoder2": named("Starcoder2", **LATE, rope_parameters=FULL),
+    "stablelm": named(
+        "StableLm", **LATE, rope_parameters=PART, use_parallel_residual=True, use_qkv_bias=True
     ),
-    "nemotron": lambda: transformers.NemotronConfig(
-        **SIZES, **GROUPED, rope_parameters=FULL | {"partial_rotary_factor": 0.5}
-    ),
-    "qwen2moe": lambda: transformers.Qwen2MoeConfig(
-        **SIZES, **LATE, **MOE, shared_expert_intermediate_size=32
-    ),
-    "qwen3moe": lambda: transformers.Qwen3MoeConfig(**SIZES, **GROUPED, **MOE, norm_topk_prob=True),
-    "lfm2": lambda: transformers.Lfm2Config(
-        **SIZES,
+    "nemotron": named("Nemotron", **GROUPED, rope_parameters=FULL | {"partial_rotary_factor": 0.5}),
+    "qwen2moe": named("Qwen2Moe", **LATE, **MOE, shared_expert_intermediate_size=32),
+    "qwen3moe": named("Qwen3Moe", **GROUPED, **MOE, norm_topk_prob=True),
+    "lfm2": named(
+        "Lfm2",
         **HYBRID,
         block_auto_adjust_ff_dim=False,
         layer_types=["conv", "full_attention"] * 2,
@@ -66,12 +62,7 @@ OTHERS = {
 def model_of(architecture: str):
     """A tiny model whose norms and biases are none of the usual."""
     if architecture in OTHERS:
-        config = OTHERS[architecture]()
-        for name, value in ENDS.items():
-            setattr(config, name, value)
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = scaled(transformers.AutoModelForCausalLM.from_config(config))
+        model = made(OTHERS[architecture](), **ENDS)
     else:
         model = tiny(architecture)
     model.set_attn_implementation("eager")

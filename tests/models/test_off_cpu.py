@@ -4,6 +4,7 @@ import copy
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ ENCODERS = {
 }
 
 
-def opened(family: str) -> transformers.PreTrainedModel:
+def opened(family: str) -> Any:
     model = scaled(ENCODERS[family]()) if family in ENCODERS else tiny(family)
     model.set_attn_implementation("eager")
     return model

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 IDS = torch.tensor([[1, 5, 6, 7, 5, 6, 7]])
 
 
-def adapted(model: transformers.PreTrainedModel | None = None, **settings) -> peft.PeftModel:
+def adapted(model: transformers.PreTrainedModel | None = None, **settings) -> Any:
     config = peft.LoraConfig(
         target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False, **settings
     )
@@ -100,9 +100,8 @@ def test_trained_copies_and_tokens_are_read_where_they_are_and_stay_there():
 
 def test_several_adapters_of_different_kinds_are_read_together():
     config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
-    model: Any = peft.get_peft_model(
-        torch.compile(tiny("llama"), backend="eager"), config, mixed=True
-    )
+    compiled: Any = torch.compile(tiny("llama"), backend="eager")
+    model: Any = peft.get_peft_model(compiled, config, mixed=True)
     model.add_adapter("other", peft.LoHaConfig(target_modules=["k_proj"], init_weights=False))
     model.set_adapter(["default", "other"])
     expected = own_patterns(model.eval().base_model.model._orig_mod)
@@ -131,7 +130,7 @@ def quantized(bits: int, folder) -> transformers.PreTrainedModel:
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
     # Rows of 64 numbers, as bitsandbytes packs them for some CPUs.
     tiny("llama", hidden_size=64, head_dim=16).save_pretrained(folder)
-    settings = transformers.BitsAndBytesConfig(**{f"load_in_{bits}bit": True})
+    settings = transformers.BitsAndBytesConfig(load_in_8bit=bits == 8, load_in_4bit=bits == 4)
     return transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=settings)
 
 
@@ -204,9 +203,9 @@ def test_a_layer_that_is_fetched_when_it_runs_attends_as_before(tmp_path):
     model = tiny("llama")
     expected = interp.attention_patterns(model, IDS)
     parts = ("model.embed_tokens", "model.layers.0", "model.norm", "lm_head", "model.rotary_emb")
-    places = {**dict.fromkeys(parts, "cpu"), "model.layers.1": "disk"}
+    places: Any = {**dict.fromkeys(parts, "cpu"), "model.layers.1": "disk"}
     accelerate.dispatch_model(
-        model, places, main_device="cpu", offload_dir=tmp_path, force_hooks=True
+        model, places, main_device=torch.device("cpu"), offload_dir=tmp_path, force_hooks=True
     )
     assert any(weight.is_meta for weight in model.parameters())
     assert torch.equal(interp.attention_patterns(model, IDS), expected)

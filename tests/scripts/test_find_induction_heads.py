@@ -130,9 +130,7 @@ BEGUN, WRITTEN = ("open", ".interp-partial-"), ("os.rename", ".interp-partial-")
 """Steps: before any file is written, and when all files are written and none has moved."""
 
 
-@pytest.mark.parametrize(
-    "script", [NAME, pytest.param("render_gallery", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("script", [NAME, pytest.param("render_gallery", marks=pytest.mark.slow)])
 def test_a_stopped_script_leaves_whole_files_and_the_next_run_clears_up(
     script, home, processes, tmp_path
 ):

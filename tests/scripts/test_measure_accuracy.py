@@ -1,11 +1,11 @@
 import json
+from typing import Any
 
 import pytest
 from invoked import invoke, refused, script
 
 from interp.heads import Head
 from interp.trust import accuracy, shortcut
-
 
 STRENGTHS = (0.0, 0.4, 0.5, 1.0)
 SHORTCUT = shortcut.Shortcut(Head(1, 3), 500, 0.9, 0.85, "mixed", ("mixed",), 0.1, 0.05)
@@ -15,7 +15,7 @@ SHORTCUT = shortcut.Shortcut(Head(1, 3), 500, 0.9, 0.85, "mixed", ("mixed",), 0.
 def small_run(tmp_path_factory):
     """A run with few heads at few strengths, and no training: its record, and what was printed."""
     out = tmp_path_factory.mktemp("run") / "deep"
-    measure = accuracy.measure_accuracy
+    measure: Any = accuracy.measure_accuracy
 
     def smaller(strengths, *, heads, seed, progress):
         assert heads == 336
