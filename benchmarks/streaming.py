@@ -5,7 +5,8 @@ plain forward pass with the fused kernel, and the same pass with every head scor
 whose patterns fit in memory also TransformerLens' three head scores as documented (`detect_head`
 on the text, one run per score), the same on one shared cache of patterns, and transformers'
 `output_attentions=True`. Times are medians; memory is the peak above the loaded model, each in a
-new process.
+new process. `--no-peers` measures the first two times alone:
+`--no-peers --lengths 128,256,512,1024 --repeats 5 --out ratios.json` takes about two minutes.
 """
 
 import gc
@@ -14,6 +15,7 @@ import math
 import multiprocessing
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -176,8 +178,8 @@ def largest_difference(case: Case) -> float:
     )
 
 
-def measure(length: int, repeats: int) -> dict[str, Any]:
-    """The record of one length: seconds for one prompt, and peak memory in MiB."""
+def measure(length: int, repeats: int, peers: bool) -> dict[str, Any]:
+    """The record of one length: seconds for one prompt, and with `peers` peak memory in MiB."""
     case = Case(length)
     both = seconds(case.forward, case.stream, repeats=repeats)
     forward, streamed = (taken / case.rows for taken in both)
@@ -187,6 +189,8 @@ def measure(length: int, repeats: int) -> dict[str, Any]:
         "stream_s": streamed,
         "ratio": streamed / forward,
     }
+    if not peers:
+        return record
     if length <= PEER_LENGTHS:
         documented, shared, attentions = seconds(
             case.detect_heads,
@@ -216,6 +220,12 @@ def measure(length: int, repeats: int) -> dict[str, Any]:
     return record
 
 
+def commit() -> str:
+    """The commit that is measured; it ends in `-dirty` if files were changed since."""
+    described = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    return subprocess.check_output(described, cwd=Path(__file__).parent, text=True).strip()
+
+
 def growth(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     """The exponent e of `size ~ length ** e` between two records, for each time and memory."""
     longer = math.log(after["length"] / before["length"])
@@ -234,17 +244,19 @@ def main(
         "128,256,512,1024,2048,4096,8192"
     ),
     repeats: Annotated[int, typer.Option(min=1, help="Timed turns, after one warm-up.")] = 9,
+    peers: Annotated[bool, typer.Option(help="Measure other tools, and memory, too.")] = True,
     figure: Annotated[Path | None, typer.Option(help="File of a figure of the records.")] = None,
 ) -> None:
     sizes = command.whole_numbers(lengths, name="--lengths", least=12)
     with files.staged(out.parent) as scratch:
         records = []
         for size in sizes:
-            records.append(measure(size, repeats if size <= 4096 else min(repeats, 3)))
+            records.append(measure(size, repeats if size <= 4096 else min(repeats, 3), peers))
             records[-1]["growth"] = growth(*records[-2:]) if len(records) > 1 else {}
             command.show(json.dumps(records[-1]))
         made_on = {"torch": torch.__version__, "threads": torch.get_num_threads()}
         made_on |= {"machine": platform.machine(), "python": platform.python_version()}
+        made_on["commit"] = commit()
         for record in records:
             record["made_on"] = made_on
         files.write_json(scratch / out.name, records)
