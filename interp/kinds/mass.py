@@ -332,10 +332,10 @@ class FromQK:
         self, query: Int[Tensor, " p"], key: Int[Tensor, " p"]
     ) -> Iterator[tuple[Int[Tensor, " p"], Int[Tensor, " p"], Float[Tensor, "p head"]]]:
         """Attention of queries to keys, both counted through all rows, in pieces."""
-        q, k = self.q.flatten(0, 1), self.k.flatten(0, 1)[:, :, None]
+        q, k = self.q.flatten(0, 1), self.k.flatten(0, 1)[..., None]
         lse = rearrange(self.lse, "b h q -> (b q) h")
         for one, other in zip(query.split(self.PAIRS), key.split(self.PAIRS), strict=True):
-            dots = (q.index_select(0, one) * k.index_select(0, other)).sum(-1).flatten(1)
+            dots = (q.index_select(0, one) @ k.index_select(0, other)).flatten(1)
             places = (x[:, None] % self.q.shape[1] for x in (one, other))
             scores = dots.mul_(self.scale)
             yield one, other, self._probability(scores, lse.index_select(0, one), *places)
@@ -360,14 +360,17 @@ class FromQK:
     def rows(self, queries: Int[Tensor, "batch s"]) -> Float[Tensor, "batch head s key"]:
         """Rows of the pattern for some `queries`; 0 for -1."""
         (q, k), length = self._by_head, self.q.shape[1]
-        batch = torch.arange(len(queries), device=queries.device)[:, None]
-        asked = q.transpose(1, 2)[batch, queries.clamp(min=0)]
+        start = torch.arange(len(queries), device=queries.device)[:, None] * length
+        at = (start + queries.clamp(min=0)).flatten()
+        asked = self.q.flatten(0, 1).index_select(0, at).mul_(self.scale)
+        asked = rearrange(asked, "(b s) kv g d -> b kv (g s) d", b=len(queries))
         k = k[Joined.NEAR :].view(*q.shape[:3], -1)[:, :, :length]
-        scores = torch.einsum("bskgd,bknd->bkgsn", asked, k).flatten(1, 2)
-        lse = self.lse.transpose(1, 2)[batch, queries.clamp(min=0)]
+        scores = (asked @ k.mT).view(len(queries), self.n_heads, -1, length)
+        lse = rearrange(self.lse, "b h q -> (b q) h").index_select(0, at)
+        lse = rearrange(lse, "(b s) h -> b h s 1", b=len(queries))
         query = rearrange(queries, "b s -> b 1 s 1")
         key = torch.arange(length, device=queries.device)
-        return self._probability(scores, rearrange(lse, "b s h -> b h s 1"), query, key)
+        return self._probability(scores, lse, query, key)
 
     def means(self) -> Means:
         """Entropy, mean distance and mean norm of each query's attention.
@@ -412,7 +415,8 @@ class FromQK:
         seen = key <= query
         if self.window is not None:
             seen = seen & within(self.window, query, key)
-        return torch.where(seen, scores.sub_(lse).exp_(), 0).float()
+        scores = scores.sub_(lse).exp_()
+        return torch.where(seen, scores, scores.new_zeros(()), out=scores).float()
 
 
 def _flat(keys: Keys) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:

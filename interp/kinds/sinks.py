@@ -77,6 +77,7 @@ class Search:
         counted: Queries that count.
         queries: Queries in whose rows sink columns are searched, from `spaced`.
         later: Weights of the two halves of these queries for each key, from `halves`.
+        rank: Number of counted queries up to each position.
         most: Number of counted queries that each key can serve.
         causal: Whether no query looks ahead.
     """
@@ -84,6 +85,7 @@ class Search:
     counted: Bool[Tensor, "batch pos"]
     queries: Int[Tensor, "batch s"]
     later: Float[Tensor, "half=2 batch s pos"]
+    rank: Int[Tensor, "batch pos"]
     most: Int[Tensor, "batch pos"]
     causal: bool
 
@@ -99,7 +101,7 @@ class Search:
         total = rank[:, -1:]
         most = total - rank if causal else total - counted.long()
         later = halves(away, weight[:, None].float(), causal=causal).mT.contiguous()
-        return cls(counted, queries, later, most, causal)
+        return cls(counted, queries, later, rank, most, causal)
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Sinks:
 
     Attributes:
         places: Column of each, filled up with -1.
-        attention: Attention to each of them from each counted query; 0 from the others.
+        attention: Attention to each of them from each other query that counts; 0 from the rest.
         total: Attention to it, summed over the counted queries that it can serve.
         number: Number of these queries.
         drawing: Whether it is a sink by its share, in both halves of these queries.
@@ -117,7 +119,7 @@ class Sinks:
     places: Int[Tensor, "batch head m"]
     attention: Float[Tensor, "batch head m query"]
     total: Float[Tensor, "batch head m"]
-    number: Float[Tensor, "batch head m"]
+    number: Int[Tensor, "batch head m"]
     drawing: Bool[Tensor, "batch head m"]
 
     @property
@@ -159,10 +161,17 @@ def find_sinks(
     columns = likely | named[:, None]
     chosen = columns.int().topk(max(1, int(columns.sum(-1).max())), dim=-1)
     places = torch.where(chosen.values > 0, chosen.indices, NONE)
-    counted = rearrange(search.counted, "b q -> b 1 1 q")
-    on_columns = torch.where(counted, attention.on_columns(places), 0)
-    query = torch.arange(counted.shape[-1], device=places.device)
-    later = halves(query - places[..., None], counted.float(), causal=search.causal)
-    given, number = (later * on_columns).sum(-1), later.sum(-1)
-    drawing = (given >= share * number).all(0) & (number.sum(0) >= least) & (places != NONE)
-    return Sinks(places, on_columns, given.sum(0), number.sum(0), drawing)
+    query, place = torch.arange(columns.shape[-1], device=places.device), places[..., None]
+    serves = rearrange(search.counted, "b q -> b 1 1 q") & (query != place)
+    on_columns = torch.where(serves, attention.on_columns(places), 0)
+    batch = torch.arange(len(places), device=places.device)[:, None, None]
+    rank, number = (x[batch, places.clamp(min=0)] for x in (search.rank, search.most))
+    half = number // 2
+    if search.causal:
+        near = rearrange(search.rank, "b q -> b 1 1 q") <= (rank + half)[..., None]
+    else:
+        near = halves(query - place, serves.float(), causal=False)[0] > 0
+    total, nearer = on_columns.sum(-1), torch.where(near, on_columns, 0).sum(-1)
+    drawing = (nearer >= share * half) & (total - nearer >= share * (number - half))
+    drawing &= (number >= least) & (places != NONE)
+    return Sinks(places, on_columns, total, number, drawing)

@@ -8,6 +8,7 @@ their differences, they are computed in float64.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -115,6 +116,7 @@ def streams(model: Model) -> bool:
     return sorted(seen) == attention_layers(model, None)
 
 
+@lru_cache(16)
 def visible_rows(window: int | None, length: int) -> Bool[Tensor, "query key"]:
     """The keys that `sampled_queries` see under our own mask."""
     query, key = torch.tensor(sampled_queries(length))[:, None], torch.arange(length)
@@ -171,13 +173,13 @@ def _attended(
     else:
         tiled = by_tiles(query, key, value, scale, **options)
         out, lse = tiled.out.to(query.dtype), tiled.lse
-    # The fused kernel treats a row of NaN as one without keys, and returns 0.
     q_norms, k_norms = norms(query), norms(key)
     finite = q_norms.isfinite() & k_norms.isfinite().repeat_interleave(group, 1)
     bound = score_bound(q_norms, k_norms, scale, s_aux)
     if finer := told_apart(query, key, bound, layer=layer):
         query, key = finer
         lse = by_tiles(query, key, value[..., :1], scale, **options).lse
+    # The fused kernel treats a row of NaN as one without keys, and returns 0.
     lse = lse.where(finite, torch.nan)
     attention = FromQK(query, key, lse, scale, v=value, **options)
     return out.transpose(1, 2).contiguous(), attention
