@@ -11,6 +11,7 @@ From attention patterns to labels, without a model:
 
     classify_heads          label heads from patterns of any source: a list of `HeadLabel`
     read_patterns           check patterns from any tool or file: `AttentionPatterns`
+    kind                    your own kind of head, from a function that says where it looks
     scores_by_definition    head scores as published papers define them
 
 What heads do to the output:
@@ -36,6 +37,7 @@ Classes:
 
     Model                   a language model, ready to run
     Head                    one head: accepted everywhere as L5H1, 5.1, (5, 1) or Head(5, 1)
+    Kind                    a kind of head: name, rule, threshold, null
     HeadScan                the table of a scan: heads, strongest, to_frame, save, load
     HeadLabel               one head's label with its scores
     PromptScores            the table of `score_prompts`
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     from interp.effects.verify import verify as verify
     from interp.errors import InputError as InputError
     from interp.heads import Head as Head
+    from interp.kinds.kind import Kind as Kind
+    from interp.kinds.kind import kind as kind
     from interp.kinds.labels import HeadLabel as HeadLabel
     from interp.kinds.scores import Thresholds as Thresholds
     from interp.models import Model as Model
@@ -88,6 +92,7 @@ _HOME = {
     "HeadLabel": "kinds.labels",
     "HeadScan": "scan.table",
     "InputError": "errors",
+    "Kind": "kinds.kind",
     "Model": "models",
     "PromptScores": "scan.prompts",
     "Thresholds": "kinds.scores",
@@ -99,6 +104,7 @@ _HOME = {
     "compare_with_published": "trust.published",
     "composition_scores": "weights.folded",
     "gallery": "show.pages.gallery",
+    "kind": "kinds.kind",
     "load_model": "models",
     "path_effects": "effects.paths",
     "published_heads": "trust.published",

@@ -73,6 +73,15 @@ Method = Annotated[
 ]
 
 
+Kinds = Annotated[
+    str | None,
+    typer.Option(
+        help="Kinds of heads to score, comma-separated: names such as last_punctuation, default,"
+        " all, or FILE.py:NAME for a kind of your own.  [default: default]"
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Source:
     """Which model a script loads: a parameter of this type becomes an option for each field.

@@ -42,6 +42,7 @@ def main(
         str | None,
         typer.Option(help="Other published scores, comma-separated: stripe, mul_induction, ..."),
     ] = None,
+    kinds: command.Kinds = None,
     top: Annotated[
         int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
     ] = 8,
@@ -56,6 +57,7 @@ def main(
     import interp
     from interp import files
     from interp.kinds import probes
+    from interp.kinds.builtin import as_kinds
     from interp.kinds.targets import NONE
     from interp.patterns import read as arrays
     from interp.patterns.definitions import DEFINITIONS
@@ -63,6 +65,7 @@ def main(
     from interp.show import figures as plots
 
     definitions = [] if also is None else command.listed(also, list(DEFINITIONS), name="--also")
+    chosen = kinds and as_kinds(kinds)
     formats = command.listed(format, command.FORMATS, name="--format")
     ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
     with (
@@ -88,6 +91,7 @@ def main(
                 method=method,
                 quick=quick,
                 definitions=definitions,
+                kinds=chosen,
                 progress=step.advance,
             )
             example = probes.repeated(

@@ -30,6 +30,7 @@ def main(
     context: typer.Context,
     source: command.Source,
     scan: command.HeadTable = None,
+    kinds: command.Kinds = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,7 +97,7 @@ def main(
             texts = lines or [files.content_of(path).decode("utf-8-sig")]
             given += [(f"--prompt-file {path}", text) for text in texts]
     with command.about("--scan"):
-        table = None if scan is None else interp.HeadScan.load(scan)
+        table = None if scan is None else interp.HeadScan.load(scan, kinds=kinds or ())
     if table is not None:
         render.chosen_heads(table, named, labels)
     with (
@@ -112,10 +113,10 @@ def main(
             opened = load_for(out, **vars(source))
             if table is not None:
                 check_made_by(table.made_by, opened, "scan")
-            prompts = render.example_prompts(opened, seed)
+            prompts = render.example_prompts(opened, seed, kinds)
             if given:
                 rows = _rows(opened, given, special_as_text=special_as_text)
-                prompts = render.of_model(opened, rows, seed=seed)
+                prompts = render.of_model(opened, rows, seed=seed, kinds=kinds)
         notes = render.render(
             scratch,
             prompts,

@@ -38,6 +38,7 @@ def main(
     min_queries: Annotated[
         int, typer.Option(min=1, help="Least number of positions for a score.")
     ] = 4,
+    kinds: command.Kinds = None,
     method: command.Method = "stream",
     restart: Annotated[
         bool, typer.Option("--restart", help="Delete what a stopped run left in OUT.")
@@ -60,6 +61,7 @@ def main(
             special_as_text=special_as_text,
             positions=chosen,
             min_queries=min_queries,
+            kinds=kinds,
             method=method,
             restart=restart,
             progress=step.advance,

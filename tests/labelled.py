@@ -8,7 +8,7 @@ import transformers
 import interp
 from interp.heads import Head
 from interp.kinds import probes
-from interp.kinds.kind import LABELS
+from interp.kinds.builtin import LABELS
 from interp.kinds.labels import HeadLabel
 
 LABELLED = {

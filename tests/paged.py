@@ -4,7 +4,7 @@ import torch
 from encoders import CLS, SEP, bert_tokenizer, planted
 from tiny_models import tiny
 
-from interp.kinds.kind import KINDS
+from interp.kinds.builtin import KINDS
 from interp.kinds.targets import NONE
 from interp.models import load_model
 from interp.models.hooks import AttentionPatterns, attention_patterns

@@ -11,7 +11,7 @@ from places import ROOT
 
 import interp
 from interp.circuits.compare import MEASURES
-from interp.kinds.kind import LABELS
+from interp.kinds.builtin import LABELS
 
 
 def page(path: str) -> str:

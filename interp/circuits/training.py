@@ -32,9 +32,10 @@ from torch import Generator, Tensor, nn
 
 from interp.effects.losses import copy_queries, next_token_losses
 from interp.errors import Count, InputError, Seed, Whole, checked
-from interp.kinds.kind import LABELS, kinds_of
+from interp.kinds.builtin import LABELS
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Thresholds, ask, score_layer
+from interp.scan.measure import asked_of
 
 BOS = 0
 """Id of the first token of every row; all others are ordinary tokens."""
@@ -164,7 +165,7 @@ class Run:
                 counted=every.parts[part],
                 special=(BOS,),
                 thresholds=Thresholds(),
-                kinds=[k for k, kind in kinds_of(True).items() if kind.idle == (part == "random")],
+                kinds=asked_of(part),
                 statistics=False,
             )
             for part in ("repeated", "random")

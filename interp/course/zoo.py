@@ -7,7 +7,7 @@ from torch import Tensor
 from interp.course.stepped import rounded
 from interp.errors import InputError
 from interp.kinds import probes as tokens
-from interp.kinds.kind import KINDS, LABELS
+from interp.kinds.builtin import KINDS, LABELS
 from interp.kinds.looks import ideal
 from interp.models import Model, hooks
 from interp.scan.table import HeadScan
@@ -52,7 +52,7 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
         {
             "name": LABELS[kind],
             "looks": KINDS[kind].looks(thresholds),
-            "ideal": rounded(ideal(kind, probe.tokens[0], thresholds, special)),
+            "ideal": rounded(ideal(KINDS[kind], probe.tokens[0], thresholds, special)),
             "head": str(head),
             "score": float(scores.loc[str(head), kind]),
             "pattern": rounded(patterns[head.layer][head.head]),

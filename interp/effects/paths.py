@@ -44,6 +44,7 @@ from interp.effects.saved import Saved
 from interp.errors import Count, InputError, Seed, Whole, checked, quoted
 from interp.heads import Head
 from interp.kinds import evidence
+from interp.kinds.builtin import as_kinds
 from interp.kinds.mass import FromQK, Tally, by_tiles, norms, score_bound
 from interp.kinds.probes import Probe, repeated
 from interp.kinds.scores import Questions, Thresholds, ask
@@ -384,7 +385,7 @@ def ask_of_stripe(model: Model, probe: Probe, layer: int) -> Questions:
         special=model.special,
         window=model.windows[layer],
         thresholds=Thresholds(),
-        kinds=["induction"],
+        kinds=as_kinds("induction"),
         statistics=False,
     )
 

@@ -29,7 +29,7 @@ from interp.effects.windowed import Cut
 from interp.errors import Count, InputError, Whole, checked
 from interp.heads import Head
 from interp.kinds import probes
-from interp.kinds.kind import LABELS
+from interp.kinds.builtin import LABELS
 from interp.models import Model
 from interp.scan.plan import encoded_passages
 from interp.scan.record import Record

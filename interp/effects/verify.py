@@ -25,13 +25,13 @@ from interp.effects.saved import Saved
 from interp.errors import Count, InputError, Seed, Whole, checked
 from interp.heads import Head
 from interp.kinds import probes
-from interp.kinds.kind import FORCED_WINDOW
+from interp.kinds.builtin import FORCED_WINDOW, WORDS
 from interp.kinds.labels import MIXED, NOT_ENOUGH, excess
 from interp.kinds.scores import Thresholds
 from interp.models import Model, load_model
 from interp.scan.plan import row_length, text_probe
 from interp.scan.record import Record
-from interp.scan.table import WORDS, HeadScan, check_scan
+from interp.scan.table import HeadScan, check_scan
 
 MEASURES = ("second_copy", "first_copy", "in_context_score", "text")
 """What is compared before and after, the deciding measure first: see `ablate.losses`."""
@@ -328,8 +328,8 @@ def verify(
 def labels_in(scan: HeadScan | None = None) -> list[str]:
     """Every label that a head can have, and the other labels of heads of `scan`."""
     present = set() if scan is None else {label for row in scan.frame["labels"] for label in row}
-    others = present - {*WORDS, MIXED, NOT_ENOUGH, FORCED_WINDOW}
-    return [*WORDS, *sorted(others)]
+    words = WORDS if scan is None else scan.words
+    return [*words, *sorted(present - {*words, MIXED, NOT_ENOUGH, FORCED_WINDOW})]
 
 
 def random_draws(

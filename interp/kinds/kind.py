@@ -1,21 +1,28 @@
-"""`Kind`, the definition of a kind of head, and the table of the built-in kinds, `KINDS`.
+"""`Kind`, the definition of a kind of head, and `kind`, which makes one from a function.
 
-Everything that lists kinds (labels, columns, thresholds, probes, figures, pages, planted heads)
-reads this table. To add a kind, write its rule (see `interp.kinds.targets`) and add one entry.
+`interp.kinds.builtin` declares the built-in kinds. Whatever lists kinds (labels, columns, probes,
+figures, pages, planted heads) takes them as values, so that your own are treated as those are.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal
 
-from interp.kinds import targets as rules
-from interp.kinds.targets import Keys, Tokens
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn.functional import pad
 
-ANTI_INDUCTION = "anti-induction"
-FORCED_WINDOW = "local window (by architecture)"
+from interp.errors import InputError, checked, quoted
+from interp.kinds.targets import NONE, Keys, Tokens, positions
 
-Rule = Callable[..., Keys]
-"""`rule(tokens, special)`: the targets of each query."""
+Rule = Callable[..., Any]
+"""`rule(tokens)`, and by name what else it needs: `texts`, `special`, `width` (see `kind`)."""
+
+Texts = Sequence[Sequence[str]]
+"""Text of each token, a list a row, as long as the row of `tokens`; "" at padding."""
 
 
 @dataclass(frozen=True)
@@ -31,24 +38,39 @@ class Kind:
             local window and half of it.
         look_both_ways: `look` in a bidirectional model, where it differs.
         null: Source of the null: `shuffled` scores the same targets on rows in another order, for
-            rules that match tokens; `drawn` scores as many random keys, for rules of position.
-        idle: Whether it is scored before the first repeat, where heads are idle, instead of after.
-        wide: Whether the rule takes the `width` of the local window.
+            rules that match tokens; `drawn` scores as many random keys, for rules of position; a
+            rule of its own scores the keys that this rule gives.
+        on: Where a scan scores it: `repeated` (random tokens, from the first repeat on), `random`
+            (before it, where heads are idle), `text` (natural text), or prompts of its own,
+            a tuple of texts or of rows of token ids.
         opposite: Label of such a head that pushes the right next token down.
         forced: Label of a head that the architecture alone makes this kind.
+        source: Paper that describes it.
     """
 
     name: str
     rule: Rule | None
-    both_ways: Rule | None
-    threshold: float
-    look: str
+    both_ways: Rule | None = None
+    threshold: float = 0.4
+    look: str = ""
     look_both_ways: str | None = None
-    null: Literal["shuffled", "drawn"] = "drawn"
-    idle: bool = False
-    wide: bool = False
+    null: Literal["shuffled", "drawn"] | Rule = "drawn"
+    on: Literal["repeated", "random", "text"] | tuple[Any, ...] = "repeated"
     opposite: str | None = None
     forced: str | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[a-z][a-z0-9_]*", self.name) or self.name in _TAKEN:
+            raise InputError(f"name must be a word in lower case, got {quoted(self.name)}")
+        if not 0 < self.threshold <= 1:
+            raise InputError(f"threshold must be in (0, 1], got {self.threshold!r}")
+        for rule in (self.rule, self.both_ways, self.null):
+            if callable(rule) and (other := [*signature(rule).parameters][1:]) and {*other} - _MORE:
+                raise InputError(
+                    f"rule must take tokens and, by name, some of {', '.join(sorted(_MORE))},"
+                    f" got {', '.join(other)}"
+                )
 
     @property
     def label(self) -> str:
@@ -65,100 +87,205 @@ class Kind:
         """All labels of this kind, including the one by architecture."""
         return self.scored_labels + ([] if self.forced is None else [self.forced])
 
+    @property
+    def idle(self) -> bool:
+        """Whether it is what a head does that has nothing to do."""
+        return self.on == "random"
+
+    @property
+    def part(self) -> str:
+        """The part of a scan's probes on which it is scored."""
+        return self.on if isinstance(self.on, str) else f"prompts of {self.name}"
+
+    @property
+    def null_part(self) -> str:
+        """The part that is its null."""
+        if self.part in ("repeated", "random"):
+            return {"repeated": "shuffled", "random": "elsewhere"}[self.part]
+        return f"{self.part}, {'shuffled' if self.null == 'shuffled' else 'elsewhere'}"
+
+    def takes(self, name: str) -> bool:
+        """Whether one of its rules needs `texts`, `special` or `width`."""
+        rules = (self.rule, self.both_ways, self.null)
+        return any(callable(rule) and name in signature(rule).parameters for rule in rules)
+
+    def defined(self, causal: bool) -> bool:
+        """Whether a causal, or a bidirectional model can have it; True if its rule is lost."""
+        return (self.rule if causal else self.both_ways) is not None or not self.has_rule
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether its targets are known: a table from a file may name kinds without them."""
+        return self.rule is not None or self.both_ways is not None
+
     def __call__(
-        self, tokens: Tokens, special: Collection[int] = (), *, width: int = 8, causal: bool = True
+        self,
+        tokens: Tokens,
+        texts: Texts | None = None,
+        *,
+        special: Collection[int] = (),
+        width: int = 8,
+        causal: bool = True,
     ) -> Keys:
-        """The positions where each query should look, for a local window of `width` tokens."""
-        rule = self.rule if causal else self.both_ways
-        assert rule is not None, f"{self.name} is not defined here"
-        return rule(tokens, special, **({"width": width} if self.wide else {}))
+        """The positions where each query should look.
+
+        Args:
+            tokens: Token ids; -1 is padding.
+            texts: Text of each token, for rules that read it.
+            special: Ids of special tokens.
+            width: Width of the local window.
+            causal: Whether no query looks ahead.
+
+        Returns:
+            Positions in the query's row, filled up with -1.
+
+        Raises:
+            InputError: If the rule gives keys out of range or, in a causal model, after their
+                query, or if they depend on the other rows of the batch.
+        """
+        known = {"special": special, "width": width, "causal": causal}
+        return self._keys(self.rule if causal else self.both_ways, tokens, texts, **known)
+
+    def elsewhere(self, tokens: Tokens, texts: Texts | None = None, **known: Any) -> Keys:
+        """The keys of its own null, where `null` is a rule; the rest is as for a call."""
+        return self._keys(self.null, tokens, texts, **known)
+
+    def _keys(
+        self, rule: Any, tokens: Tokens, texts: Texts | None, *, causal: bool, **more: Any
+    ) -> Keys:
+        if rule is None:
+            raise InputError(f"{self.name} must have a rule: give the kind itself, not its name")
+        names = [*signature(rule).parameters][1:]
+        if "texts" in names and (texts is None or {*map(len, texts)} != {tokens.shape[1]}):
+            sizes = "none" if texts is None else f"rows of {[*map(len, texts)]}"
+            raise InputError(
+                f"texts must have a text for each of {tokens.shape[1]} positions of a row for"
+                f" {self.name}, got {sizes}"
+            )
+        more = {name: value for name, value in more.items() if name in names}
+
+        def given(rows: slice) -> Any:
+            read = {"texts": texts[rows]} if texts is not None and "texts" in names else {}
+            return rule(tokens[rows], **more, **read)
+
+        keys = given(slice(None))
+        if str(getattr(rule, "__module__", "")).startswith("interp.kinds."):
+            return keys
+        keys = self._checked(keys, tokens, causal)
+        for row in range(len(tokens) * (len(tokens) > 1)):
+            one = slice(row, row + 1)
+            alone = self._checked(given(one), tokens[one], causal)
+            if (query := _first_other(alone[0], keys[row])) is not None:
+                raise InputError(
+                    f"{self.name} must give each row its keys whatever the other rows are, got"
+                    f" others for query {query} of row {row} alone"
+                )
+        return keys
+
+    def _checked(self, given: Any, tokens: Tokens, causal: bool) -> Keys:
+        """What a rule gave as keys `[batch, query, m]`, each of them once."""
+        keys = given if isinstance(given, Tensor) else torch.tensor(given)
+        keys = keys[..., None] if keys.ndim == 2 else keys
+        if keys.shape[:2] != tokens.shape or keys.ndim != 3 or keys.is_floating_point():
+            shape = " x ".join(map(str, keys.shape))
+            raise InputError(
+                f"{self.name} must give whole numbers [batch, query] or [batch, query, m], got"
+                f" {shape} of {keys.dtype} for {len(tokens)} x {tokens.shape[1]} tokens"
+            )
+        keys = keys.to(tokens.device).long()
+        query, length = positions(tokens)[..., None], tokens.shape[1]
+        wrong = (keys < NONE) | (keys >= length) | (causal & (keys > query))
+        real = tokens != NONE
+        rows = torch.arange(len(keys), device=keys.device)[:, None, None]
+        wrong |= real[..., None] & (keys != NONE) & ~real[rows, keys.clamp(0, length - 1)]
+        if wrong.any():
+            row, at, column = wrong.nonzero()[0].tolist()
+            rule = "at or before the query" if causal else "in the row"
+            raise InputError(
+                f"{self.name} must give keys {rule}, got {int(keys[row, at, column])} for query"
+                f" {at} of row {row}"
+            )
+        return _once(torch.where(real[..., None], keys, NONE))
 
     def looks(self, thresholds: Mapping[str, Any], *, causal: bool = True) -> str:
-        """Behaviour of such a head in a few words.
-
-        Example:
-            >>> KINDS["local_window"].looks({"window_width": 8})
-            'looks at the last 8 tokens'
-            >>> KINDS["local_window"].looks({"window_width": 8}, causal=False)
-            'looks at 4 tokens on each side'
-        """
+        """Behaviour of such a head in a few words."""
         words = self.look if causal else self.look_both_ways or self.look
         width = thresholds["window_width"]
-        return words.format(width=width, half=width // 2)
+        return words.replace("{width}", str(width)).replace("{half}", str(width // 2))
+
+    def record(self) -> dict[str, Any]:
+        """What a table's record says of it: enough to list and draw it without its rule."""
+        null = self.null if isinstance(self.null, str) else "its own rule"
+        return {"look": self.look, "threshold": self.threshold, "on": self.part, "null": null}
 
 
-_BUILT_IN = (
-    Kind(
-        "induction",
-        rules.induction,
-        None,  # A bidirectional model sees the next token.
-        threshold=0.4,  # The usual value for stripes (ARENA 1.2); used for the next four too.
-        look="looks right after an earlier copy",
-        null="shuffled",
-        opposite=ANTI_INDUCTION,
-    ),
-    Kind(
-        "duplicate_token",
-        rules.duplicate_token,
-        rules.any_copy,
-        threshold=0.4,
-        look="looks at earlier copies of the token",
-        look_both_ways="looks at other copies of the token",
-        null="shuffled",
-    ),
-    Kind("previous_token", rules.previous_token, rules.previous_token, 0.4, "looks one token back"),
-    Kind("next_token", None, rules.next_token, 0.4, "looks one token ahead"),
-    Kind(
-        "current_token", rules.current_token, rules.current_token, 0.4, "looks at the token itself"
-    ),
-    Kind(
-        "local_window",
-        rules.local_window,
-        rules.window_around,
-        threshold=0.5,  # No published value: more than half of the attention.
-        look="looks at the last {width} tokens",
-        look_both_ways="looks at {half} tokens on each side",
-        wide=True,
-        forced=FORCED_WINDOW,
-    ),
-    # epsilon = 0.3 of Gu et al. 2024 (arXiv 2410.10781).
-    Kind(
-        "sink", rules.sink, rules.sink, 0.3, "attends to the first token or another sink", idle=True
-    ),
-)
+_MORE = {"texts", "special", "width"}
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in _BUILT_IN}
-"""Every kind by name, the most specific first."""
-
-LABELS = {kind.name: kind.label for kind in _BUILT_IN if kind.rule is not None}
-"""The kinds of causal models and their labels, the most specific first."""
+_TAKEN = {
+    *("layer", "head", "name", "label", "labels", "entropy", "mean_distance", "sinks", "window"),
+    *("sink_position", "sink_at", "sink_column", "sink_queries", "anti_induction", "margin"),
+    *("borderline", "not_measured", "ov_copying", "min_queries", "window_width", "score", "mixed"),
+}
+"""Names that tables and thresholds use for something else."""
 
 
-def kinds_of(causal: bool) -> dict[str, Kind]:
-    """The kinds defined in a causal or in a bidirectional model, by name."""
-    return {
-        name: kind
-        for name, kind in KINDS.items()
-        if (kind.rule if causal else kind.both_ways) is not None
-    }
+@checked
+def kind(
+    name: str,
+    *,
+    threshold: float = 0.4,
+    look: str | None = None,
+    on: Any = "text",
+    null: Any = "drawn",
+    source: str = "",
+) -> Callable[[Rule], Kind]:
+    """Make a kind of head from a function that says where a query should look.
 
+    The function takes `tokens [batch, pos]` (-1 is padding) and, by name, what else it needs:
+    `texts` (the text of each token, a list a row), `special` (ids of special tokens) or `width`
+    (of the local window). It returns the positions `[batch, query, m]` of each query's targets,
+    or `[batch, query]`, filled up with -1: never after the query in a causal model.
 
-def kinds_in(columns: Collection[str]) -> dict[str, Kind]:
-    """The kinds defined for the model of a table, by its columns.
+    Args:
+        name: The label in words, such as `last punctuation`; its column is `last_punctuation`.
+        threshold: Least excess over even attention for the label, in (0, 1].
+        look: Behaviour of such a head in a few words; by default `looks at its targets`.
+        on: Where a scan scores it, as for `Kind`: `text` by default.
+        null: Its null, as for `Kind`: as many keys at random by default.
+        source: Paper that describes it.
+
+    Returns:
+        A decorator that turns the function into a `Kind`.
 
     Example:
-        >>> list(kinds_in(["next_token"]))[:3]
-        ['duplicate_token', 'previous_token', 'next_token']
+        >>> from interp.kinds.targets import latest
+        >>> @kind("last comma", threshold=0.3)
+        ... def last_comma(tokens, texts):
+        ...     return latest([[text.strip() == "," for text in row] for row in texts])
+        >>> last_comma(torch.tensor([[5, 6, 7, 8]]), [["a", ",", " b", " c"]])[0, :, 0].tolist()
+        [-1, -1, 1, 1]
     """
-    return kinds_of(not any(kind.rule is None and kind.name in columns for kind in KINDS.values()))
+    known: dict[str, Any] = {"threshold": threshold, "null": null, "source": source}
+    known["on"] = on if isinstance(on, str) else tuple(on)
+    column = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
+    look = look or "looks at its targets"
+    return lambda rule: Kind(column, rule, rule, look=look, **known)
 
 
-def kind_of(text: str) -> Kind | None:
-    """The kind with a name or a label; None for a label that no kind has, such as `mixed`.
+def _first_other(ours: Int[Tensor, "query _"], others: Int[Tensor, "query _"]) -> int | None:
+    """The first query whose keys are others, in whatever order."""
+    size = max(ours.shape[1], others.shape[1])
+    both = (pad(keys, (0, size - keys.shape[1]), value=NONE).sort(-1) for keys in (ours, others))
+    one, other = (ordered.values for ordered in both)
+    return next(iter((one != other).any(-1).nonzero()[:, 0].tolist()), None)
 
-    Example:
-        >>> kind_of("previous token").name, kind_of("anti-induction").name, kind_of("mixed")
-        ('previous_token', 'induction', None)
-    """
-    names = (kind for kind in KINDS.values() if text == kind.name or text in kind.labels)
-    return next(names, None)
+
+def _once(keys: Keys) -> Keys:
+    """Each query's keys without repeats, which would count an attention twice."""
+    if keys.shape[-1] < 2:
+        return keys
+    ordered = keys.sort(-1, descending=True).values
+    again = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] != NONE)
+    if not again.any():
+        return keys
+    return torch.cat([ordered[..., :1], ordered[..., 1:].masked_fill(again, NONE)], -1)

@@ -12,14 +12,17 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.heads import Head
-from interp.kinds.kind import FORCED_WINDOW, KINDS, LABELS, kinds_of
-from interp.kinds.scores import STATISTICS, LayerScores, Thresholds, targets_of
+from interp.kinds.builtin import FORCED_WINDOW, KINDS, LABELS
+from interp.kinds.kind import Kind
+from interp.kinds.scores import STATISTICS, LayerScores, Thresholds
 from interp.kinds.targets import NONE, Tokens, at_keys, earlier_copies, first_token, ordinary
 
 MIXED = "mixed"
@@ -27,6 +30,8 @@ NOT_ENOUGH = "not enough tokens"
 
 FIRST_ONLY = "only the first token and special tokens; rows are too short for later sinks"
 """Which sinks can be found where no later token has enough queries after it."""
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 NOT_FINITE = "not finite"
 """Label of heads with NaN or infinity in their attention."""
@@ -40,9 +45,6 @@ NEAR, NEAR_IN_BFLOAT16 = 0.01, 0.02
 Of 283 scores of the default model, bfloat16 moves one in twenty by .009 or more, and none by more
 than .019.
 """
-
-_TO_WINDOW = tuple(KINDS)[: tuple(KINDS).index("local_window") + 1]
-"""The kinds up to the local window, the most specific first."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,14 @@ def judge_layer(
     tokens: Tokens,
     thresholds: Thresholds,
     *,
+    kinds: Mapping[str, Kind] = KINDS,
     special: Collection[int] = (),
     causal: bool = True,
     window: int | None = None,
     counted: Bool[Tensor, "batch pos"] | None = None,
     apart: Bool[Tensor, "batch pos"] | None = None,
     texts: Sequence[Sequence[str]] | None = None,
+    absent: Mapping[str, str] = EMPTY,
     alibi_slopes: Sequence[float] | None = None,
     seen: Int[Tensor, " query"] | None = None,
     nulls: Mapping[str, Float[Tensor, " head"]] | None = None,
@@ -122,6 +126,7 @@ def judge_layer(
         scores: Scores of the layer, without those of too few queries.
         tokens: Token ids that were run; -1 is padding.
         thresholds: Thresholds of the labels.
+        kinds: The kinds that were asked for, by name, the most specific first.
         special: Ids of special tokens.
         causal: Whether no query looks ahead.
         window: Number of keys back that the layer sees. If that is less than the prompt, every head
@@ -129,6 +134,7 @@ def judge_layer(
         counted: Positions that count; all if left out.
         apart: Positions of a chat template (see `interp.kinds.scores.ask`).
         texts: Text of each of a row's tokens, without padding, to name the sinks.
+        absent: Reason, by kind, why it could not be asked for.
         alibi_slopes: Slope of each head (ALiBi); a head that is local by its slope alone is
             local by architecture.
         seen: Number of keys visible to each query that the local window counts; only for slopes.
@@ -141,12 +147,12 @@ def judge_layer(
         largest_effect: Largest absolute effect of any head of the model.
     """
     known = {"special": special, "window": window, "causal": causal}
-    known |= {"counted": counted, "apart": apart}
+    known |= {"counted": counted, "apart": apart, "kinds": kinds, "absent": absent}
     missing = not_measured(tokens, scores.tallies, thresholds, **known)
     if (sink := scores.tallies.get("sink")) and int(sink.queries.max()) <= thresholds.sink_queries:
         missing["sink"] = FIRST_ONLY
     nulls, intervals = nulls or {}, intervals or {}
-    kinds = [kind for kind in KINDS if kind in scores.tallies]
+    kinds = {name: kind for name, kind in kinds.items() if name in scores.tallies}
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
     chances = {kind: scores.tallies[kind].uniform_mean.tolist() for kind in kinds}
     least_effect = thresholds.anti_induction * largest_effect
@@ -158,7 +164,7 @@ def judge_layer(
         score = {kind: means[kind][head] for kind in kinds}
         chance = {kind: chances[kind][head] for kind in kinds}
         margins, earned, borderline = {}, [], []
-        for kind, spare in to_spare(score, chance, thresholds).items():
+        for kind, spare in to_spare(score, chance, thresholds, kinds).items():
             above_null = score[kind] - float(nulls[kind][head]) if kind in nulls else math.inf
             margins[kind] = min(spare, above_null)
             if spare >= 0 and above_null > 0:
@@ -166,13 +172,13 @@ def judge_layer(
             ends = intervals[kind][:, head].tolist() if kind in intervals else [math.nan] * 2
             # A NaN is never less or more, so that the first of two stays.
             low, high = min(score[kind] - near, ends[0]), max(score[kind] + near, ends[1])
-            least = at_threshold(getattr(thresholds, kind), chance[kind])
+            least = at_threshold(thresholds.of(kinds[kind]), chance[kind])
             if low < max(least, score[kind] - above_null) <= high:
                 borderline.append(kind)
         down = induction_effect is not None and float(induction_effect[1, head]) < -least_effect
-        labels = [(KINDS[kind].opposite if down else None) or KINDS[kind].label for kind in earned]
+        labels = [(kinds[kind].opposite if down else None) or kinds[kind].label for kind in earned]
         if window_forced:
-            labels.insert(sum(kind in _TO_WINDOW for kind in earned), FORCED_WINDOW)
+            labels.insert(sum(not kinds[kind].idle for kind in earned), FORCED_WINDOW)
         place, sinks = None, {}
         if "sink" in earned:
             counted = scores.tallies["sink"].queries > 0
@@ -236,13 +242,16 @@ def at_threshold(threshold: float, chance: float) -> float:
 
 
 def to_spare(
-    scores: Mapping[str, float], chance: Mapping[str, float], thresholds: Thresholds
+    scores: Mapping[str, float],
+    chance: Mapping[str, float],
+    thresholds: Thresholds,
+    kinds: Mapping[str, Kind] = KINDS,
 ) -> dict[str, float]:
     """Distance of the excess above its threshold, by kind, the most specific first."""
     return {
-        kind: excess(scores[kind], chance[kind]) - getattr(thresholds, kind)
-        for kind in KINDS
-        if kind in scores
+        name: excess(scores[name], chance[name]) - thresholds.of(kind)
+        for name, kind in kinds.items()
+        if name in scores
     }
 
 
@@ -251,11 +260,13 @@ def not_measured(
     measured: Collection[str],
     thresholds: Thresholds,
     *,
+    kinds: Mapping[str, Kind] = KINDS,
     special: Collection[int],
     window: int | None,
     causal: bool,
     counted: Bool[Tensor, "batch pos"] | None = None,
     apart: Bool[Tensor, "batch pos"] | None = None,
+    absent: Mapping[str, str] = EMPTY,
 ) -> dict[str, str]:
     """The reason in words for each kind that is not in `measured`."""
     fit = plain = ordinary(tokens, special)
@@ -265,20 +276,28 @@ def not_measured(
     if apart is not None:
         copies = torch.where(at_keys(apart, copies), NONE, copies)
     repeated = ((copies != NONE).any(-1) & fit).any()
-    reasons = {} if causal else {"induction": "the model looks both ways"}
-    for kind in kinds_of(causal):
-        if kind in measured:
+    aims: dict[str, Any] = {"special": special, "width": thresholds.window_width, "causal": causal}
+    reasons = {}
+    for name, kind in kinds.items():
+        if name in measured:
             continue
-        keys = targets_of(kind, tokens, special, thresholds, causal)
+        if not kind.defined(causal):
+            reasons |= {} if causal else {name: "the model looks both ways"}
+            continue
+        if name not in KINDS:
+            few = f"fewer than {thresholds.min_queries} queries have a target"
+            reasons[name] = absent.get(name, few)
+            continue
+        keys = kind(tokens, **aims)
         if not plain.any() and (tokens != NONE).sum() > len(tokens):
-            reasons[kind] = "all tokens after the first are special or unknown"
+            reasons[name] = "all tokens after the first are special or unknown"
         elif window is not None and ((keys != NONE).any(-1) & fit).sum() >= thresholds.min_queries:
-            reasons[kind] = f"the targets lie beyond the layer's window of {window} tokens"
-        elif KINDS[kind].null == "shuffled" and not repeated:
+            reasons[name] = f"the targets lie beyond the layer's window of {window} tokens"
+        elif kind.null == "shuffled" and not repeated:
             where = "" if fit.equal(plain) else " at the positions that count"
-            reasons[kind] = f"no token is repeated{where}"
+            reasons[name] = f"no token is repeated{where}"
         else:
-            reasons[kind] = NOT_ENOUGH
+            reasons[name] = NOT_ENOUGH
     return reasons
 
 

@@ -1,25 +1,26 @@
 """Targets of each kind on one prompt, for figures: as cells and as an ideal pattern."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.kinds.kind import Kind
 from interp.kinds.mass import FromPattern
-from interp.kinds.scores import Thresholds, targets_of
 from interp.kinds.sinks import Search, find_sinks
 from interp.kinds.targets import ordinary
 
 
 def marked(
-    kind: str,
+    kind: Kind,
     tokens: Int[Tensor, " pos"],
     thresholds: Mapping[str, Any],
     special: Collection[int],
     *,
     causal: bool = True,
+    texts: Sequence[str] | None = None,
     attention: Float[Tensor, "query=pos key=pos"] | None = None,
 ) -> Bool[Tensor, "query=pos key=pos"]:
     """Cells that are targets of the kind.
@@ -27,13 +28,13 @@ def marked(
     Those of a sink are the first and the special tokens, and with a head's `attention` also the
     columns that this head uses as sinks.
     """
-    width = Thresholds(window_width=thresholds["window_width"])
-    keys = targets_of(kind, tokens[None], special, width, causal)[0]
+    known = {"special": special, "width": thresholds["window_width"], "causal": causal}
+    keys = kind(tokens[None], texts and [texts], **known)[0]
     length = len(tokens)
     cells = torch.zeros(length, length + 1, dtype=torch.bool, device=tokens.device)
     cells.scatter_(1, keys % (length + 1), True)  # -1 goes to the last column, which is cut.
     cells = cells[:, :-1]
-    if kind == "sink":
+    if kind.name == "sink":
         fit = ordinary(tokens[None], special)
         columns = ~fit
         if attention is not None:
@@ -64,21 +65,23 @@ def resting_columns(
 
 
 def ideal(
-    kind: str,
+    kind: Kind,
     tokens: Int[Tensor, " pos"],
     thresholds: Mapping[str, Any],
     special: Collection[int],
     *,
     causal: bool = True,
+    texts: Sequence[str] | None = None,
 ) -> Float[Tensor, "query=pos key=pos"]:
     """Attention spread evenly over each query's targets, or on the first token without a target.
 
     Example:
-        >>> ideal("previous_token", torch.tensor([5, 6, 7]), {"window_width": 8}, [])
+        >>> from interp.kinds.builtin import KINDS
+        >>> ideal(KINDS["previous_token"], torch.tensor([5, 6, 7]), {"window_width": 8}, [])
         tensor([[1., 0., 0.],
                 [1., 0., 0.],
                 [0., 1., 0.]])
     """
-    cells = marked(kind, tokens, thresholds, special, causal=causal).float()
+    cells = marked(kind, tokens, thresholds, special, causal=causal, texts=texts).float()
     cells[cells.sum(-1) == 0, 0] = 1
     return cells / cells.sum(-1, keepdim=True)

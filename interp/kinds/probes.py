@@ -8,8 +8,8 @@
 - `text`: natural text of several kinds.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import zip_longest
 from typing import Any
@@ -113,6 +113,34 @@ def repeated(
     return Probe(tokens, {"random": before, "repeated": ~before}, tuple(periods))
 
 
+def reordered(
+    tokens: Int[Tensor, "row pos"], places: Bool[Tensor, "row pos"], seed: int
+) -> Int[Tensor, "row pos"]:
+    """The rows with the tokens at `places` in another order."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = tokens.clone()
+    for row, later in zip(rows, places, strict=True):
+        order = torch.randperm(int(later.sum()), generator=generator)
+        row[later] = row[later][order]
+    return rows
+
+
+def with_nulls(probe: Probe, part: str, nulls: Collection[str], *, seed: int) -> list[Probe]:
+    """The probe with nulls of one of its parts: `PART, elsewhere` and `PART, shuffled`.
+
+    The first is scored on the same rows, at other keys; the second on rows whose tokens, but for
+    the first, are in another order.
+    """
+    queries, made = probe.parts[part], probe
+    if f"{part}, elsewhere" in nulls:
+        made = replace(probe, parts=probe.parts | {f"{part}, elsewhere": queries})
+    if f"{part}, shuffled" not in nulls:
+        return [made]
+    places = torch.arange(probe.tokens.shape[1]).repeat(len(probe.tokens), 1) > 0
+    rows = reordered(probe.tokens, places, seed)
+    return [made, Probe(rows, {f"{part}, shuffled": queries}, asked=probe.tokens)]
+
+
 def shuffled(probe: Probe, *, seed: int) -> Probe:
     """The null of `repeated` rows: the tokens after the first copy in another order.
 
@@ -123,11 +151,7 @@ def shuffled(probe: Probe, *, seed: int) -> Probe:
         The rows; queries after the first copy are the part `shuffled`, all others, whose tokens
         stay, the part `elsewhere`.
     """
-    generator = torch.Generator().manual_seed(seed)
-    rows = probe.tokens.clone()
-    for row, later in zip(rows, probe.parts["repeated"], strict=True):
-        order = torch.randperm(int(later.sum()), generator=generator)
-        row[later] = row[later][order]
+    rows = reordered(probe.tokens, probe.parts["repeated"], seed)
     parts = {"shuffled": probe.parts["repeated"], "elsewhere": probe.parts["random"]}
     return Probe(rows, parts, probe.periods, asked=probe.tokens)
 

@@ -3,7 +3,7 @@
 Questions depend on the tokens alone, so all layers with the same window share them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import Count, InputError, checked
-from interp.kinds.kind import KINDS, kinds_of
+from interp.kinds.builtin import KINDS, kinds_of
+from interp.kinds.kind import Kind, Texts
 from interp.kinds.mass import Attention, FromPattern, Joined, Tally, visible_keys
 from interp.kinds.sinks import Search, Sinks, find_sinks
 from interp.kinds.targets import (
@@ -87,6 +88,10 @@ class Thresholds:
                 raise InputError(f"{name} must be in (0, 1], got {value!r}")
             object.__setattr__(self, name, float(value))  # Of numpy too: records keep it.
 
+    def of(self, kind: Kind) -> float:
+        """The threshold of a kind: its own, if it has no field here."""
+        return getattr(self, kind.name, kind.threshold)
+
 
 def as_thresholds(thresholds: Any) -> Thresholds:
     """`thresholds`, or `Thresholds()` for None."""
@@ -138,6 +143,8 @@ class Questions:
 
     Attributes:
         tokens: Token ids; -1 is padding.
+        kinds: The kinds by name, the most specific first.
+        known: What else a kind is called with: texts, special ids, width, direction.
         keys: Targets of each query, by kind.
         fit: Queries that count.
         seen: Number of keys that each query sees.
@@ -150,6 +157,8 @@ class Questions:
     """
 
     tokens: Tokens
+    kinds: Mapping[str, Kind]
+    known: Mapping[str, Any]
     keys: dict[str, Int[Tensor, "batch pos _"]]
     fit: Bool[Tensor, "batch pos"]
     seen: Int[Tensor, "batch pos"]
@@ -183,7 +192,8 @@ def ask(
     special: Collection[int] = (),
     window: int | None = None,
     thresholds: Thresholds,
-    kinds: Collection[str] = tuple(KINDS),
+    kinds: Mapping[str, Kind] = KINDS,
+    texts: Texts | None = None,
     causal: bool = True,
     statistics: bool = True,
 ) -> Questions:
@@ -198,21 +208,25 @@ def ask(
         window: Number of keys back that the layer sees, the query included, or
             `interp.kinds.targets.Blocks`.
         thresholds: Thresholds, for the width of the local window.
-        kinds: Names of kinds to score, if the direction has them.
+        kinds: Kinds to score, by name, if the direction has them.
+        texts: Text of each token, for kinds that read it; these are left out without it.
         causal: Whether no query looks ahead; otherwise `window` goes both ways.
         statistics: Whether to tally entropy and mean distance too.
     """
     fit = ordinary(tokens, special)
     if counted is not None:
         fit = fit & counted
+    known: dict[str, Any] = {"texts": texts, "special": special, "causal": causal}
+    known |= {"width": thresholds.window_width}
+    kinds = kinds_of(causal, kinds)
     keys = {
-        kind: _visible(targets_of(kind, tokens, special, thresholds, causal), tokens, window)
-        for kind in kinds_of(causal)
-        if kind in kinds
+        name: _visible(kind(tokens, **known), tokens, window)
+        for name, kind in kinds.items()
+        if texts is not None or not kind.takes("texts")
     }
     if apart is not None:
         for kind in keys:
-            if KINDS[kind].null == "shuffled":
+            if kinds[kind].null == "shuffled":
                 beyond = at_keys(apart, keys[kind]).any(-1, keepdim=True)
                 keys[kind] = torch.where(beyond, NONE, keys[kind])
     seen, last = visible_keys(tokens, window), positions(tokens)
@@ -220,6 +234,8 @@ def ask(
         seen, last = _around(tokens, window)
     return Questions(
         tokens=tokens,
+        kinds=kinds,
+        known=known,
         keys=keys,
         fit=fit,
         seen=seen,
@@ -234,14 +250,20 @@ def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
     """The same questions about keys where a head of each kind should not look: for a null.
 
     Kinds that match tokens keep their targets, on shuffled rows (`interp.kinds.probes.shuffled`);
-    other kinds get as many visible keys at random.
+    other kinds get as many visible keys at random, or those of a rule of their own.
     """
     generator = torch.Generator().manual_seed(seed)
     last = questions.last[..., None]
     keys = {}
-    for kind, targets in questions.keys.items():
+    # Built-in kinds come first, so that what is drawn for them is the same beside any others.
+    for kind, targets in sorted(questions.keys.items(), key=lambda item: item[0] not in KINDS):
         keys[kind] = targets
-        if KINDS[kind].null != "shuffled":
+        null = questions.kinds[kind].null
+        if callable(null):
+            given = questions.kinds[kind].elsewhere(questions.tokens, **questions.known)
+            seen = (given <= last) & (given > last - questions.seen[..., None])
+            keys[kind] = torch.where(seen, given, NONE)
+        elif null == "drawn":
             share = torch.rand(targets.shape, dtype=torch.float32, generator=generator)
             drawn = last - (share.to(targets.device) * questions.seen[..., None]).long()
             keys[kind] = torch.where(targets != NONE, drawn, NONE)
@@ -295,13 +317,6 @@ def score_layer(
         tallies["entropy"] = Tally.of(means.entropy, seen.log()[:, None], fit)
         tallies["mean_distance"] = Tally.of(means.distance, away[:, None], fit)
     return LayerScores(tallies, place, sinks)
-
-
-def targets_of(
-    kind: str, tokens: Tokens, special: Collection[int], thresholds: Thresholds, causal: bool = True
-) -> Keys:
-    """Targets of one kind, with the window's width from `thresholds`."""
-    return KINDS[kind](tokens, special, width=thresholds.window_width, causal=causal)
 
 
 def _around(

@@ -13,15 +13,17 @@ is not padding (see `sink`) and to `special` ids (BOS, EOS, separators), so thes
 queries nor targets of any other kind. Where two kinds share a target (after "A A" the earlier A
 *is* the previous token) the query cannot tell them apart and does not count.
 
-`interp.kinds.kind.KINDS` says which rule defines which kind of head, in causal models and in
+`interp.kinds.builtin.KINDS` says which rule defines which kind of head, in causal models and in
 bidirectional ones (BERT).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 NONE = -1
 """Padding in `tokens`; in `keys`, no target."""
@@ -45,7 +47,7 @@ def ordinary(tokens: Tokens, special: Collection[int] = ()) -> Bool[Tensor, "bat
     return (tokens != NONE) & ~is_first & ~torch.isin(tokens, listed)
 
 
-def positions(tokens: Tokens) -> Int[Tensor, "batch pos"]:
+def positions(tokens: Tokens | Bool[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
     """`0, 1, 2, ...` in every row."""
     return torch.arange(tokens.shape[1], device=tokens.device).repeat(len(tokens), 1)
 
@@ -194,6 +196,30 @@ def earlier_copies(tokens: Tokens) -> Keys:
         last = copies[-1]
         copies.append(torch.where(last == NONE, NONE, follows.gather(-1, last.clamp(min=0))))
     return torch.stack(copies[:-1] or copies, dim=-1)
+
+
+def latest(flags: Any, most: int = 1, *, back: int = 1) -> Keys:
+    """The last `most` flagged positions at least `back` before each query, the nearest first.
+
+    `flags [batch, pos]` are a tensor or lists of bool.
+
+    Example:
+        >>> latest([[True, False, True, False]], 2)[0].tolist()
+        [[-1, -1], [0, -1], [0, -1], [2, 0]]
+    """
+    flags = torch.as_tensor(flags, dtype=torch.bool)
+    upto = torch.where(flags, positions(flags), NONE).cummax(-1).values
+    keys = [pad(upto, (back, 0), value=NONE)[:, : flags.shape[1]]]
+    while len(keys) < most:
+        before = keys[-1] - 1
+        keys.append(torch.where(before < 0, NONE, upto.gather(-1, before.clamp(min=0))))
+    return torch.stack(keys, -1)
+
+
+def aligned(texts: Sequence[Sequence[str]], tokens: Tokens) -> list[list[str]]:
+    """Texts of each row's tokens as a text for each position, "" at padding."""
+    rows = zip(map(iter, texts), (tokens != NONE).tolist(), strict=True)
+    return [[next(row) if real else "" for real in places] for row, places in rows]
 
 
 def at_keys(flags: Bool[Tensor, "batch pos"], keys: Keys) -> Bool[Tensor, "batch query m"]:

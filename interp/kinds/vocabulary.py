@@ -1,10 +1,10 @@
 r"""More rules that say where a query should look, from the tokens and their texts.
 
 Every rule is `rule(tokens, texts) -> keys`, with `tokens [batch, pos]` and `keys [batch, query, m]`
-as in `interp.kinds.targets`, and `texts` the text of each token of each row, without padding (as in
-`Model.texts_of`: " the", ".", "\n"). Keys are at or before their query. The first token of a row is
-neither query nor target. A query whose target is itself or a neighbour does not count: it cannot
-tell the rule from the previous or the current token.
+as in `interp.kinds.targets`, and `texts [batch, pos]` the text of each token (" the", ".", "\n"; ""
+at padding). Keys are at or before their query. The first token of a row is neither query nor
+target. A query whose target is itself or a neighbour does not count: it cannot tell the rule from
+the previous or the current token.
 
 Rules with several targets a query keep the nearest ones, at most a tenth of the keys that it sees.
 """
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from interp.errors import InputError
+from interp.kinds.kind import Texts
 from interp.kinds.targets import (
     NONE,
     Keys,
@@ -28,12 +29,10 @@ from interp.kinds.targets import (
     apart,
     earlier_copies,
     first_token,
+    latest,
     ordinary,
     positions,
 )
-
-Texts = Sequence[Sequence[str]]
-"""Text of each token of each row, without padding."""
 
 SEVERAL = 8
 """Most targets of a query in rules that keep the nearest few."""
@@ -64,14 +63,14 @@ def offset(distance: int) -> Callable[..., Keys]:
     if distance < 2:
         raise InputError(f"distance must be at least 2, got {distance}")
 
-    def at_offset(tokens: Tokens, texts: Texts | None = None) -> Keys:
+    def at_offset(tokens: Tokens) -> Keys:
         keys = positions(tokens)[..., None] - distance
         return apart(tokens, (), keys.clamp(min=NONE))
 
     return at_offset
 
 
-def ngram_induction(tokens: Tokens, texts: Texts | None = None) -> Keys:
+def ngram_induction(tokens: Tokens) -> Keys:
     """The tokens after earlier copies of the query and the token before it, both.
 
     `[A][B][C] ... [A][B] -> [C]` (Akyürek et al. 2024, arXiv 2401.12973). A query counts if its
@@ -93,7 +92,7 @@ def ngram_induction(tokens: Tokens, texts: Texts | None = None) -> Keys:
     return apart(tokens, (), torch.where(counted, copies + 1, NONE))
 
 
-def last_punctuation(tokens: Tokens, texts: Texts | None) -> Keys:
+def last_punctuation(tokens: Tokens, texts: Texts) -> Keys:
     """The last punctuation mark before the query (separators: Clark et al. 2019, 1906.04341).
 
     Example:
@@ -103,7 +102,7 @@ def last_punctuation(tokens: Tokens, texts: Texts | None) -> Keys:
     return apart(tokens, (), latest(_where(tokens, texts, is_punctuation)))
 
 
-def last_delimiter(tokens: Tokens, texts: Texts | None) -> Keys:
+def last_delimiter(tokens: Tokens, texts: Texts) -> Keys:
     r"""The last newline, tab, `|` or `;` before the query (Chen et al. 2024, arXiv 2412.12094).
 
     Example:
@@ -113,7 +112,7 @@ def last_delimiter(tokens: Tokens, texts: Texts | None) -> Keys:
     return apart(tokens, (), latest(_where(tokens, texts, _is_delimiter)))
 
 
-def start_of_sentence(tokens: Tokens, texts: Texts | None) -> Keys:
+def start_of_sentence(tokens: Tokens, texts: Texts) -> Keys:
     """The first token of the query's sentence; a sentence ends with a full stop or its line.
 
     Sentences that begin before the row have no known start.
@@ -123,11 +122,11 @@ def start_of_sentence(tokens: Tokens, texts: Texts | None) -> Keys:
         >>> start_of_sentence(torch.arange(6)[None], texts)[0, 5].tolist()
         [3]
     """
-    starts = _by_token(tokens, [_sentence_starts(row) for row in _checked(tokens, texts)], False)
+    starts = _by_token([*map(_sentence_starts, texts)], tokens)
     return apart(tokens, (), latest(starts.bool() & ordinary(tokens), back=0))
 
 
-def start_of_word(tokens: Tokens, texts: Texts | None) -> Keys:
+def start_of_word(tokens: Tokens, texts: Texts) -> Keys:
     """The first piece of the query's word, for its third and later pieces.
 
     Example:
@@ -135,11 +134,11 @@ def start_of_word(tokens: Tokens, texts: Texts | None) -> Keys:
         >>> start_of_word(torch.arange(5)[None], texts)[0, :, 0].tolist()
         [-1, -1, -1, 1, 1]
     """
-    starts = _by_token(tokens, [_word_starts(row) for row in _checked(tokens, texts)], False)
+    starts = _by_token([*map(_word_starts, texts)], tokens)
     return apart(tokens, (), latest(starts.bool(), back=0))
 
 
-def same_class(tokens: Tokens, texts: Texts | None) -> Keys:
+def same_class(tokens: Tokens, texts: Texts) -> Keys:
     """The nearest tokens of the query's class, at least two back.
 
     Classes are line ends, punctuation, numbers, function words (of English) and other words.
@@ -149,9 +148,7 @@ def same_class(tokens: Tokens, texts: Texts | None) -> Keys:
         >>> same_class(tokens, [["A", ",", " b", "."] * 10])[0, 39].tolist()[:4]
         [37, 35, 33, 31]
     """
-    classes = _by_token(
-        tokens, [[class_of(text) for text in row] for row in _checked(tokens, texts)]
-    )
+    classes = _by_token([[*map(class_of, row)] for row in texts], tokens)
     classes = torch.where(ordinary(tokens), classes, NONE)
     keys = torch.full((*tokens.shape, SEVERAL), NONE, device=tokens.device)
     for number in range(len(CLASSES)):
@@ -161,7 +158,7 @@ def same_class(tokens: Tokens, texts: Texts | None) -> Keys:
     return _tenth(tokens, keys)
 
 
-def digits(tokens: Tokens, texts: Texts | None) -> Keys:
+def digits(tokens: Tokens, texts: Texts) -> Keys:
     """The nearest tokens with digits, at least two back, for queries with digits.
 
     Example:
@@ -174,7 +171,7 @@ def digits(tokens: Tokens, texts: Texts | None) -> Keys:
     return _tenth(tokens, torch.where(flags[..., None], keys, NONE))
 
 
-def bracket_partner(tokens: Tokens, texts: Texts | None) -> Keys:
+def bracket_partner(tokens: Tokens, texts: Texts) -> Keys:
     """The opening bracket that the query closes; the outermost if it closes several.
 
     Example:
@@ -184,7 +181,7 @@ def bracket_partner(tokens: Tokens, texts: Texts | None) -> Keys:
     return _to_partner(tokens, texts, BRACKETS)
 
 
-def quotation_partner(tokens: Tokens, texts: Texts | None) -> Keys:
+def quotation_partner(tokens: Tokens, texts: Texts) -> Keys:
     """The opening quotation mark that the query closes.
 
     A straight mark closes the last one that is open, unless it follows a blank.
@@ -195,22 +192,6 @@ def quotation_partner(tokens: Tokens, texts: Texts | None) -> Keys:
         [1]
     """
     return _to_partner(tokens, texts, QUOTES)
-
-
-def latest(flags: Bool[Tensor, "batch pos"], most: int = 1, *, back: int = 1) -> Keys:
-    """The last `most` flagged positions at least `back` before each query, the nearest first.
-
-    Example:
-        >>> latest(torch.tensor([[True, False, True, False]]), 2)[0].tolist()
-        [[-1, -1], [0, -1], [0, -1], [2, 0]]
-    """
-    here = torch.arange(flags.shape[1], device=flags.device)
-    upto = torch.where(flags, here, NONE).cummax(-1).values
-    keys = [pad(upto, (back, 0), value=NONE)[:, : flags.shape[1]]]
-    while len(keys) < most:
-        before = keys[-1] - 1
-        keys.append(torch.where(before < 0, NONE, upto.gather(-1, before.clamp(min=0))))
-    return torch.stack(keys, -1)
 
 
 def is_punctuation(text: str) -> bool:
@@ -250,29 +231,13 @@ def _is_delimiter(text: str) -> bool:
     return class_of(text) == 0 or text.strip(" ") in ("\t", "|", ";")
 
 
-def _checked(tokens: Tokens, texts: Texts | None) -> Texts:
-    """`texts`, one for each token that is not padding."""
-    sizes = (tokens != NONE).sum(-1).tolist()
-    given = "none" if texts is None else f"rows of {[len(row) for row in texts]}"
-    if texts is None or [len(row) for row in texts] != sizes:
-        raise InputError(f"texts must be those of every token, rows of {sizes}, got {given}")
-    return texts
+def _by_token(rows: Sequence[Sequence[int]], like: Tokens) -> Tokens:
+    return torch.tensor(rows, dtype=like.dtype, device=like.device)
 
 
-def _by_token(tokens: Tokens, rows: Sequence[Sequence[int]], fill: int = NONE) -> Tokens:
-    """A number for each token, from rows without padding."""
-    values = torch.full_like(tokens, fill)
-    flat = [value for row in rows for value in row]
-    values[tokens != NONE] = torch.tensor(flat, dtype=tokens.dtype, device=tokens.device)
-    return values
-
-
-def _where(
-    tokens: Tokens, texts: Texts | None, has: Callable[[str], bool]
-) -> Bool[Tensor, "batch pos"]:
+def _where(tokens: Tokens, texts: Texts, has: Callable[[str], bool]) -> Bool[Tensor, "batch pos"]:
     """Which ordinary tokens have such a text."""
-    rows = [[has(text) for text in row] for row in _checked(tokens, texts)]
-    return _by_token(tokens, rows, False).bool() & ordinary(tokens)
+    return _by_token([[*map(has, row)] for row in texts], tokens).bool() & ordinary(tokens)
 
 
 def _tenth(tokens: Tokens, keys: Keys) -> Keys:
@@ -282,12 +247,9 @@ def _tenth(tokens: Tokens, keys: Keys) -> Keys:
     return torch.where(rank * 10 <= seen[..., None], keys, NONE)
 
 
-def _to_partner(tokens: Tokens, texts: Texts | None, closing: Mapping[str, str]) -> Keys:
-    rows = [_partners(row, closing) for row in _checked(tokens, texts)]
-    keys = _by_token(tokens, rows)
-    return apart(
-        tokens, (), torch.where(keys == NONE, NONE, keys + first_token(tokens)[:, None])[..., None]
-    )
+def _to_partner(tokens: Tokens, texts: Texts, closing: Mapping[str, str]) -> Keys:
+    keys = _by_token([_partners(row, closing) for row in texts], tokens)
+    return apart(tokens, (), keys[..., None])
 
 
 def _partners(row: Sequence[str], closing: Mapping[str, str]) -> list[int]:

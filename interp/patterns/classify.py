@@ -7,9 +7,10 @@ import torch
 from pydantic import Field, TypeAdapter
 
 from interp.errors import InputError, Whole, checked, validated
+from interp.kinds.builtin import as_kinds
 from interp.kinds.labels import NEAR, NEAR_IN_BFLOAT16, NOT_FINITE, HeadLabel, judge_layer
 from interp.kinds.scores import Thresholds, as_thresholds, ask, score_layer
-from interp.kinds.targets import NONE, Blocks
+from interp.kinds.targets import NONE, Blocks, aligned
 from interp.patterns.positions import counted_positions
 from interp.patterns.read import take
 from interp.patterns.tensor import NO_HEAD, as_numbers, check_pattern, items
@@ -30,6 +31,8 @@ def classify_heads(
     thresholds: Thresholds | None = None,
     learned_sinks: bool | None = None,
     positions: Any = None,
+    kinds: Any = None,
+    texts: Sequence[Sequence[str]] | None = None,
 ) -> list[HeadLabel]:
     """Label every head from attention patterns of any source.
 
@@ -55,6 +58,9 @@ def classify_heads(
         positions: The positions that count, as queries: a slice, numbers from the first token of a
             row, or a bool for each token, for all rows or in a list of one for each. By default all
             but those of a chat template, which `all` counts too.
+        kinds: Kinds to score: names, `default`, `all`, kinds of your own (see `interp.kind`), or
+            a list of these. By default the six of causal models.
+        texts: Text of each token, a list a row without padding, for kinds that read it.
 
     Returns:
         One label per head, by layer and head. Kinds that these tokens cannot judge
@@ -92,6 +98,16 @@ def classify_heads(
     counted[:, : ran.first_query] = False
     apart = None if ran.template is None else ran.template.to(counted.device) & ~counted
 
+    chosen, texts = as_kinds(kinds), ran.texts if texts is None else texts
+    missing = [kind.name for kind in chosen.values() if kind.takes("texts") and texts is None]
+    if missing:
+        raise InputError(f"texts must be given for kinds that read them, {', '.join(missing)}")
+    if texts is not None:
+        lengths = (ran.tokens != NONE).sum(-1).tolist()
+        if list(map(len, texts)) != lengths:
+            raise InputError(f"texts must be a list for each row, of {lengths} texts")
+    read = None if texts is None else aligned(texts, ran.tokens)
+
     labels = []
     for layer, pattern, window in zip(numbers, ran.arrays, windows, strict=True):
         pattern = pattern.detach().to(torch.float32)
@@ -105,10 +121,11 @@ def classify_heads(
             first_query=ran.first_query,
         )
         context = {"special": special, "window": window, "causal": causal}
-        context |= {"counted": counted, "apart": apart}
-        questions = ask(ran.tokens, thresholds=thresholds, **context)
+        context |= {"counted": counted, "apart": apart, "kinds": chosen}
+        questions = ask(ran.tokens, thresholds=thresholds, texts=read, **context)
         scores = score_layer(pattern, questions, thresholds).measured(thresholds.min_queries)
-        local = questions.fit & (questions.keys["local_window"] != NONE).any(-1)
+        local = questions.keys.get("local_window")
+        seen = None if local is None else questions.seen[questions.fit & (local != NONE).any(-1)]
         judged = judge_layer(
             layer,
             scores,
@@ -116,9 +133,9 @@ def classify_heads(
             thresholds,
             **context,
             near=NEAR_IN_BFLOAT16 if ran.run_in == "bfloat16" else NEAR,
-            texts=ran.texts if special else None,
+            texts=texts if special else None,
             alibi_slopes=ran.alibi_slopes,
-            seen=questions.seen[local],
+            seen=seen,
         )
         labels += [
             head if whole else HeadLabel(head.head, NOT_FINITE, (NOT_FINITE,), {}, {})

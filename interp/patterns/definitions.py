@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from interp.errors import InputError, quoted
+from interp.kinds.builtin import KINDS
 from interp.kinds.looks import ideal
 from interp.kinds.mass import FromPattern, attention_mass, visible_keys
 from interp.kinds.scores import Thresholds
@@ -153,7 +154,7 @@ def perfect_pattern(
         tensor([0., 1., 0., 0.])
     """
     return rearrange(
-        [ideal(kind, row, asdict(Thresholds()), []) for row in tokens], "b q k -> b 1 q k"
+        [ideal(KINDS[kind], row, asdict(Thresholds()), []) for row in tokens], "b q k -> b 1 q k"
     )
 
 

@@ -1,6 +1,8 @@
 """The columns of a table of heads: what each one means and may hold."""
 
 import re
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from math import inf
 from typing import Any, NamedTuple
 
@@ -9,7 +11,8 @@ import pandas as pd
 
 from interp.errors import InputError, quoted
 from interp.heads import Head
-from interp.kinds.kind import KINDS, LABELS
+from interp.kinds.builtin import KINDS, LABELS, kind_of, kinds_in
+from interp.kinds.kind import Kind
 from interp.kinds.labels import CROSS, MIXED, NOT_ENOUGH, NOT_FINITE
 from interp.patterns.definitions import DEFINITIONS
 from interp.patterns.tensor import MOST_LAYERS
@@ -87,36 +90,33 @@ COLUMNS = [
 """Every column that a scan may have; the first one that fits a name holds. Missing values are
 missing, never NaN. A table may have further columns of numbers."""
 
-_PLACEHOLDERS = {
-    "<kind>": f"({'|'.join(KINDS)})",
-    "<drawn>": f"({'|'.join(kind.name for kind in KINDS.values() if kind.null == 'drawn')})",
-    "<n>": "[1-9][0-9]{0,8}",
-}
-
 _SLACK = 0.01
 """How far a number may be outside its range: attention in a narrow number format sums to 1
 within 1 %, and `interp.patterns.tensor.check_pattern` accepts it."""
 
-_SHOWN_BY = {
-    label: ("window", kind.name) if label == kind.forced else (kind.name,)
-    for kind in KINDS.values()
-    for label in kind.labels
-}
-"""The columns of which a head with a label must have one."""
+
+@lru_cache
+def _patterns(kinds: tuple[str, ...]) -> dict[re.Pattern[str], Column]:
+    """The columns by pattern of their names, in a table with these kinds."""
+    drawn = (name for name in kinds if name not in KINDS or KINDS[name].null == "drawn")
+    values = {"<kind>": f"({'|'.join(kinds)})", "<drawn>": f"({'|'.join(drawn)})"}
+    values["<n>"] = "[1-9][0-9]{0,8}"
+
+    def pattern(name: str) -> re.Pattern[str]:
+        for placeholder, those in values.items():
+            name = name.replace(placeholder, those)
+        return re.compile(name)
+
+    return {pattern(known.name): known for known in COLUMNS}
 
 
-def _pattern(name: str) -> re.Pattern[str]:
-    for placeholder, values in _PLACEHOLDERS.items():
-        name = name.replace(placeholder, values)
-    return re.compile(name)
+def column(name: str, kinds: Collection[str] = ()) -> Column:
+    """What the column of that name holds; of an unknown one, any number.
 
-
-_PATTERNS = {_pattern(known.name): known for known in COLUMNS}
-
-
-def column(name: str) -> Column:
-    """What the column of that name holds; of an unknown one, any number."""
-    found = (known for pattern, known in _PATTERNS.items() if pattern.fullmatch(name))
+    `kinds` are the names of the table's kinds besides those of a default scan.
+    """
+    patterns = _patterns((*KINDS, *(kind for kind in kinds if kind not in KINDS)))
+    found = (known for pattern, known in patterns.items() if pattern.fullmatch(name))
     return next(found, Column(name, NUMBER, ANY, ""))
 
 
@@ -128,13 +128,16 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if frame.empty or not frame.columns.is_unique:
         raise InputError("table must have a row per head and unique column names")
-    scores = [*SCORED, *(kind for kind in KINDS if kind not in SCORED and kind in frame)]
+    kinds = kinds_in([*map(str, frame.columns)])
+    scores = [*SCORED, *(name for name in kinds if name not in SCORED)]
     chances = [f"{kind}_chance" for kind in scores]
     needed = ["layer", "head", "name", "label", "labels", *scores, *chances]
     if absent := [name for name in needed if name not in frame]:
         raise InputError(f"table must have the columns {', '.join(absent)}")
-    columns = {name: _typed(pd.Series(frame[name]), column(name), name) for name in frame.columns}
-    frame = pd.DataFrame(columns, index=frame.index)
+    frame = pd.DataFrame(
+        {name: _typed(pd.Series(frame[name]), column(name, kinds), name) for name in frame.columns},
+        index=frame.index,
+    )
     heads = [str(Head(*place)) for place in places(frame)]
     if heads != frame["name"].tolist() or len(set(heads)) < len(heads):
         raise InputError("table must have one row per head, its name made of layer and head")
@@ -145,7 +148,7 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
         if bool((frame[low] > frame[high]).any()):
             raise InputError(f"column {low} must be at most {high}, got more")
     for row in frame.to_dict("records"):
-        _check_labels(row)
+        _check_labels(row, kinds)
     return frame
 
 
@@ -174,11 +177,16 @@ def _typed(values: pd.Series, known: Column, name: str) -> pd.Series:
     return numbers
 
 
-def _check_labels(row: dict[Any, Any]) -> None:
+def _check_labels(row: dict[Any, Any], kinds: Mapping[str, Kind]) -> None:
     """Refuse labels that no scan gives, or that have no score."""
     labels = row["labels"]
     there = {name for name, value in row.items() if name != "labels" and not pd.isna(value)}
-    scored = (not there.isdisjoint(_SHOWN_BY.get(label, ())) for label in labels)
+
+    def shown_by(label: str) -> set[str]:
+        kind = kind_of(label, kinds)
+        return set() if kind is None else {kind.name, *["window"] * (label == kind.forced)}
+
+    scored = (not there.isdisjoint(shown_by(label)) for label in labels)
     alone = labels in ([MIXED], [NOT_ENOUGH], [NOT_FINITE], [CROSS])
     if row["label"] != labels[0] or not (alone or all(scored)):
         rule = "labels must be known, have a score each, and begin with label"

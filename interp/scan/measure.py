@@ -1,14 +1,15 @@
 """Run the probes and score every layer as it attends."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import count, product
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
 from interp.errors import InputError, quoted
-from interp.kinds.kind import KINDS
+from interp.kinds.builtin import KINDS
+from interp.kinds.kind import Kind
 from interp.kinds.mass import Attention, FromQK
 from interp.kinds.probes import Probe
 from interp.kinds.scores import (
@@ -19,6 +20,7 @@ from interp.kinds.scores import (
     ask_elsewhere,
     score_layer,
 )
+from interp.kinds.targets import Tokens, aligned
 from interp.scan.columns import AT_DISTANCE, EFFECT
 from interp.scan.plan import AT_ONCE
 
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     from interp.weights.direct import Readout
 
 LOG = logging.getLogger("interp")
-
-NULLS = {"repeated": "shuffled", "random": "elsewhere"}
-"""For a part of a probe, the part that is its null."""
 
 Method = Literal["stream", "hooks"]
 """How attention is read: without patterns, or as the patterns of one layer at a time."""
@@ -60,11 +59,13 @@ def measure(
     method: Method,
     on_text: str = "",
     readout: "Readout | None" = None,
+    kinds: Mapping[str, Kind] = KINDS,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, dict[int, list[LayerScores]]]:
     """Run the probes and score each layer: `[part][layer]`, a list by batch.
 
-    The part `on_text` is scored for entropy and distance too. Without a readout, effects on the
+    Kinds that read texts are left out for a model without a tokenizer. The part `on_text` is scored
+    for entropy and distance too. Without a readout, effects on the
     logits are left out. `progress` receives (layers done, layers in all).
     """
     from interp.models.hooks import run
@@ -81,6 +82,7 @@ def measure(
     def score_batch(batch: Probe) -> dict[tuple[str, int], LayerScores]:
         questions, found, effects = {}, {}, None
         tokens = (batch.tokens if batch.asked is None else batch.asked).to(model.device)
+        texts, _ = texts_for(model, tokens, kinds)
         for part, window in product(batch.parts, set(model.windows)):
             asked = ask(
                 tokens,
@@ -89,13 +91,14 @@ def measure(
                 special=model.special,
                 window=window,
                 thresholds=thresholds,
-                kinds=asked_of(part),
+                kinds=asked_of(part, kinds),
+                texts=texts,
                 causal=model.direction == "causal",
                 statistics=part == on_text,
             )
-            is_null = part in NULLS.values()
+            is_null = any(part == kind.null_part for kind in kinds.values())
             questions[part, window] = ask_elsewhere(asked, seed=0) if is_null else asked
-        if readout is not None and "repeated" in batch.parts:
+        if readout is not None and "repeated" in batch.parts and "induction" in kinds:
             effects = StripeEffects(readout, batch.tokens.to(model.device))
 
         def score(layer: int, attention: Attention | torch.Tensor) -> None:
@@ -128,14 +131,25 @@ def measure(
     return scores
 
 
-def asked_of(part: str) -> set[str]:
+def texts_for(
+    model: "Model", tokens: Tokens, kinds: Mapping[str, Kind]
+) -> tuple[list[list[str]] | None, dict[str, str]]:
+    """The text of each token, if a kind reads it; the kinds that cannot be scored, and why."""
+    from interp.models.plain import texts_of
+
+    reading = [name for name, kind in kinds.items() if kind.takes("texts")]
+    if model.tokenizer is None:
+        return None, dict.fromkeys(reading, "the model has no tokenizer")
+    return aligned(texts_of(model, tokens), tokens) if reading else None, {}
+
+
+def asked_of(part: str, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Kind]:
     """The kinds that are scored on a part of a probe."""
     if part.startswith(AT_DISTANCE):
-        return {"induction"}
-    idle = {name for name, kind in KINDS.items() if kind.idle}
-    if part in ("random", "elsewhere"):
-        return idle
-    return set(KINDS) - idle if part in ("repeated", "shuffled") else set(KINDS)
+        return {name: kind for name, kind in kinds.items() if name == "induction"}
+    if part in ("text", "prompt"):
+        return dict(kinds)
+    return {name: kind for name, kind in kinds.items() if part in (kind.part, kind.null_part)}
 
 
 def rows_at_once(model: "Model", probe: Probe, method: Method) -> int:

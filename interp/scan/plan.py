@@ -1,11 +1,13 @@
 """Which tokens a scan runs: repeated rows, natural text, and copies at growing distances."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from interp.errors import InputError
 from interp.kinds import probes
+from interp.kinds.kind import Kind
 from interp.kinds.targets import NONE
 from interp.scan.columns import AT_DISTANCE
 
@@ -56,6 +58,32 @@ def scan_probes(
         made = [probes.extended(probe, closing, front=False) for probe in made]
     if again and bos is not None:
         made = [probes.extended(probe, bos, front=True) for probe in made]
+    return made
+
+
+def kind_probes(
+    model: "Model", plan: list[probes.Probe], kinds: Mapping[str, Kind], seed: int, *, quick: bool
+) -> list[probes.Probe]:
+    """`plan` with the prompts of the kinds that have their own, and with the nulls of text.
+
+    Texts are left out for a model without a tokenizer, and nulls from a `quick` scan.
+    """
+    nulls = () if quick else {kind.null_part for kind in kinds.values()}
+    own = []
+    for kind in kinds.values():
+        prompts = () if isinstance(kind.on, str) else kind.on
+        if model.tokenizer is None and any(isinstance(prompt, str) for prompt in prompts):
+            continue
+        by_length: dict[int, list[torch.Tensor]] = {}
+        for prompt in prompts:
+            row = model.rows_of(prompt).tokens[0]
+            by_length.setdefault(len(row), []).append(row)
+        for rows in map(torch.stack, by_length.values()):
+            own.append(probes.Probe(rows, {kind.part: torch.ones_like(rows, dtype=torch.bool)}))
+    made = []
+    for probe in [*plan, *own]:
+        (part, *others) = probe.parts
+        made += [probe] if others else probes.with_nulls(probe, part, nulls, seed=seed)
     return made
 
 

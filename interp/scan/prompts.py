@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
@@ -20,13 +20,14 @@ import pandas as pd
 from interp.errors import Count, InputError, checked, quoted, reading
 from interp.files import content_of, parsed, staged, write_json
 from interp.heads import Head
-from interp.kinds.kind import KINDS
+from interp.kinds.builtin import as_kinds
+from interp.kinds.kind import Kind
 from interp.kinds.labels import not_measured
 from interp.kinds.probes import Probe
 from interp.kinds.scores import LayerScores, Thresholds, as_thresholds, ask
 from interp.kinds.targets import NONE
 from interp.patterns.positions import by_row, counted_in_row
-from interp.scan.measure import Method, measure, method_for
+from interp.scan.measure import Method, measure, method_for, texts_for
 from interp.scan.record import Record
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class PromptScores:
         found = Counter((why, kind) for reasons in prompts for kind, why in reasons.items())
         kinds: dict[tuple[str, int], list[str]] = {}
         for (why, kind), number in found.items():
-            kinds.setdefault((why, number), []).append(KINDS[kind].label)
+            kinds.setdefault((why, number), []).append(kind.replace("_", " "))
         return [
             f"not measured on {number} of {len(prompts)}: {', '.join(names)}: {why}"
             for (why, number), names in kinds.items()
@@ -119,6 +120,7 @@ def score_prompts(
     special_as_text: bool = False,
     positions: Any = None,
     min_queries: Count | None = None,
+    kinds: Any = None,
     method: str = "stream",
     thresholds: Thresholds | None = None,
     restart: bool = False,
@@ -136,6 +138,7 @@ def score_prompts(
         positions: The positions that count, as for `interp.classify_heads`, for all prompts or in
             a list of one for each. By default all but those of a chat template.
         min_queries: Least number of positions for a score; by default that of `thresholds`.
+        kinds: Kinds to score, as for `interp.scan_heads`.
         method: `stream` or `hooks`, as for `interp.scan_heads`.
         thresholds: Widths and least numbers of queries; the rest has no effect here.
         restart: Whether to discard the prompts that a stopped run has done.
@@ -154,12 +157,15 @@ def score_prompts(
         for number, (prompt, chosen) in enumerate(zip(given, by_row(positions, len(given))))
     ]
     how = method_for(model, method)
-    made_by = _made_by(model, rows, how, thresholds)
+    chosen = as_kinds(kinds)
+    made_by = _made_by(model, rows, how, thresholds, chosen)
+    if kinds is not None:
+        made_by["kinds"] = {name: kind.record() for name, kind in chosen.items()}
 
     def score(number: int) -> pd.DataFrame:
         if progress is not None:
             progress(number, len(rows))
-        return _score(model, number, rows[number], how, thresholds)
+        return _score(model, number, rows[number], how, thresholds, chosen)
 
     def result(pieces: list[pd.DataFrame]) -> PromptScores:
         return PromptScores(pd.concat(pieces, ignore_index=True), made_by | {"file": source})
@@ -257,9 +263,14 @@ def _probe(
 
 
 def _score(
-    model: "Model", number: int, probe: Probe, how: Method, thresholds: Thresholds
+    model: "Model",
+    number: int,
+    probe: Probe,
+    how: Method,
+    thresholds: Thresholds,
+    kinds: Mapping[str, Kind],
 ) -> pd.DataFrame:
-    by_layer = measure(model, [probe], thresholds, how)["prompt"]
+    by_layer = measure(model, [probe], thresholds, how, kinds=kinds)["prompt"]
     records = []
     for layer in sorted(by_layer):
         tallies = LayerScores.join(by_layer[layer]).measured(thresholds.min_queries).tallies
@@ -281,26 +292,34 @@ def _read(path: Path) -> pd.DataFrame:
         return pd.read_parquet(content, page_checksum_verification=True).astype(_TYPES)
 
 
-def _not_measured(model: "Model", probe: Probe, thresholds: Thresholds) -> dict[str, str]:
+def _not_measured(
+    model: "Model", probe: Probe, thresholds: Thresholds, kinds: Mapping[str, Kind]
+) -> dict[str, str]:
     """The kinds that no layer can measure on a prompt, and why."""
     context: dict[str, Any] = {"causal": model.direction == "causal", "special": model.special}
-    context |= {"counted": probe.parts["prompt"], "apart": probe.apart}
+    context |= {"counted": probe.parts["prompt"], "apart": probe.apart, "kinds": kinds}
+    texts, absent = texts_for(model, probe.tokens, kinds)
     missing = []
     for window in sorted(set(model.windows), key=lambda width: width or math.inf):
         context["window"] = window
-        asked = ask(probe.tokens, thresholds=thresholds, **context)
+        asked = ask(probe.tokens, thresholds=thresholds, texts=texts, **context)
         queries = {
             kind: int(((keys != NONE).any(-1) & asked.fit).sum())
             for kind, keys in asked.keys.items()
         }
         measured = [kind for kind, number in queries.items() if number >= thresholds.min_queries]
-        missing.append(not_measured(probe.tokens, measured, thresholds, **context))
+        known = {**context, "absent": absent}
+        missing.append(not_measured(probe.tokens, measured, thresholds, **known))
     # The reasons of the widest window: those of the others may be the window.
     return {kind: why for kind, why in missing[-1].items() if all(kind in m for m in missing)}
 
 
 def _made_by(
-    model: "Model", rows: list[Probe], how: Method, thresholds: Thresholds
+    model: "Model",
+    rows: list[Probe],
+    how: Method,
+    thresholds: Thresholds,
+    kinds: Mapping[str, Kind],
 ) -> dict[str, Any]:
     ids = [row.tokens[0].tolist() for row in rows]
     counted = [row.parts["prompt"][0].nonzero()[:, 0].tolist() for row in rows]
@@ -316,7 +335,7 @@ def _made_by(
         prompts={
             **dict(zip(("ids_sha256", "positions_sha256"), hashes)),
             "counted": list(map(len, counted)),
-            "not_measured": [_not_measured(model, row, thresholds) for row in rows],
+            "not_measured": [_not_measured(model, row, thresholds, kinds) for row in rows],
             "tokens": list(map(len, ids)),
             "n_bos": [len([*takewhile(lambda i: i == model.bos, row)]) for row in ids],
         },

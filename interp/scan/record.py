@@ -38,6 +38,17 @@ class ProbeRecord(BaseModel):
     tokens: list[Annotated[str, Field(pattern=r"^\d+( \d+)*$")]] | None = None
 
 
+class KindRecord(BaseModel):
+    """A kind that was asked for: its words, its threshold, where it was scored, and its null."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    look: str
+    threshold: Annotated[float, Field(gt=0, le=1)]
+    on: str
+    null: str
+
+
 class Record(BaseModel):
     """How a result was made. Entries with other names are kept as they are.
 
@@ -48,6 +59,7 @@ class Record(BaseModel):
         off_cpu: Largest difference from the CPU's attention; None if not compared.
         tokenizer: Whether the model has a tokenizer.
         scored_on: Part of the probes on which each kind is scored.
+        kinds: The kinds by name, if others than the default ones were asked for.
         left_out: Absent columns, and why.
         patterns: File of given patterns; `rows` and `length` are their prompts and tokens.
     """
@@ -69,6 +81,7 @@ class Record(BaseModel):
     probes: list[ProbeRecord] = []
     scored_on: dict[str, str] = {}
     thresholds: dict[str, int | float] = {}
+    kinds: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], KindRecord] = {}
     left_out: dict[str, str] = {}
     patterns: dict[str, Any] = {}
     rows: Size = 1

@@ -8,11 +8,11 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
-from interp.kinds.kind import KINDS, LABELS, kind_of
+from interp.kinds.builtin import kind_of
 from interp.kinds.labels import NOT_FINITE
 from interp.scan.columns import AT_DISTANCE, EFFECT
 from interp.scan.record import Record
-from interp.scan.table import WORDS, HeadScan, left_out
+from interp.scan.table import HeadScan, left_out
 from interp.text import prose
 
 
@@ -32,7 +32,7 @@ def _parts(scan: HeadScan, record: Record, top: int) -> Iterator[Table | str]:
     yield f"{model}: {len(scan.frame)} heads by their most specific label"
     yield _summary(scan)
     yield "also: heads with this label and a more specific one"
-    if any(scan.heads(label) for label in _labels(scan)):
+    if any(scan.heads(label) for label in scan.words):
         yield f"The {top} strongest heads of each kind"
         yield _strongest(scan, top)
     else:
@@ -69,7 +69,7 @@ def _parts(scan: HeadScan, record: Record, top: int) -> Iterator[Table | str]:
 def _summary(scan: HeadScan) -> Table:
     table = plain_table("label", ">heads", ">also")
     counts = scan.summary()
-    for label in dict.fromkeys([*WORDS, *counts]):
+    for label in dict.fromkeys([*scan.words, *counts]):
         having = sum(label in labels for labels in scan.frame["labels"])
         number = counts.get(label, 0)
         table.add_row(prose(label), str(number), str(having - number or "-"))
@@ -80,8 +80,8 @@ def _strongest(scan: HeadScan, top: int) -> Table:
     table = plain_table(
         "label", "head", ">score", ">95 %", ">chance", ">null", ">on text", ">effect", "also"
     )
-    for label in _labels(scan):
-        rows, of = scan.having(label).head(top), kind_of(label)
+    for label in scan.words:
+        rows, of = scan.having(label).head(top), kind_of(label, scan.kinds)
         kind = of.name if of else ""
         for number, row in enumerate(rows.to_dict("records")):
             table.add_row(
@@ -99,16 +99,11 @@ def _strongest(scan: HeadScan, top: int) -> Table:
     return table
 
 
-def _labels(scan: HeadScan) -> list[str]:
-    """The labels that scores give, those of bidirectional models last."""
-    return [*WORDS, *(k.label for k in KINDS.values() if k.rule is None and k.name in scan.frame)]
-
-
 def _highest(scan: HeadScan) -> Table:
     table = plain_table("kind", "head", ">score", ">chance")
-    for kind, label in LABELS.items():
-        row = scan.frame.sort_values(kind, ascending=False).head(1).to_dict("records")[0]
-        table.add_row(label, row["name"], _score(row, kind), _number(row, f"{kind}_chance"))
+    for name, kind in scan.kinds.items():
+        row = scan.frame.sort_values(name, ascending=False).head(1).to_dict("records")[0]
+        table.add_row(kind.label, row["name"], _score(row, name), _number(row, f"{name}_chance"))
     return table
 
 

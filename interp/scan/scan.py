@@ -1,6 +1,6 @@
 """Find out what every head of a model does: `scan_heads`."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,17 +9,19 @@ from pydantic import Field
 
 from interp.errors import Count, InputError, Seed, Whole, checked, quoted
 from interp.kinds import evidence, probes
-from interp.kinds.kind import KINDS, kinds_of
+from interp.kinds.builtin import as_kinds, kinds_of
+from interp.kinds.kind import Kind
 from interp.kinds.labels import NEAR, NEAR_IN_BFLOAT16, HeadLabel, judge_layer
 from interp.kinds.mass import Tally
 from interp.kinds.scores import STATISTICS, VALUE_WEIGHTED, LayerScores, Thresholds, as_thresholds
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
-from interp.scan.measure import NULLS, by_definition, measure, method_for, readout_of
+from interp.scan.measure import by_definition, measure, method_for, readout_of, texts_for
 from interp.scan.plan import (
     LENGTH,
     NO_TEXT,
     encoded_passages,
     far_probes,
+    kind_probes,
     row_length,
     scan_probes,
 )
@@ -41,6 +43,7 @@ def scan_heads(
     quick: bool = False,
     bos: Annotated[Whole, Field(ge=0, le=2)] = 1,
     definitions: Collection[str] = (),
+    kinds: Any = None,
     thresholds: Thresholds | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> HeadScan:
@@ -69,6 +72,8 @@ def scan_heads(
         bos: Number of BOS tokens that open a row: 0, 1 or 2.
         definitions: Names from `interp.patterns.definitions.DEFINITIONS`: published scores, each
             in a column `as_...`, from the patterns of some of the same rows.
+        kinds: Kinds to score: names, `default`, `all`, kinds of your own (see `interp.kind`), or
+            a list of these. By default the six of causal models.
         thresholds: Thresholds of the labels; `Thresholds()` if left out.
         progress: Function called with (layers done, layers in all).
     """
@@ -86,8 +91,10 @@ def scan_heads(
         raise InputError(f"definitions must be of causal heads, got {quoted(model.name)}")
     method = method_for(model, method)
     length = row_length(model, length)
+    chosen = as_kinds(kinds)
     plan = scan_probes(model, rows, seed, length, bos)
     repeated, on_text = plan[0], next(iter(plan[-1].parts))  # Random tokens if there is no text.
+    plan = kind_probes(model, plan, chosen, seed, quick=quick)
     plan += [] if quick else [probes.shuffled(repeated, seed=seed)]
     plan += far_probes(model, rows, seed, length, bos) if length > LENGTH and causal else []
     readout, copying, absent = readout_of(model, method, quick)
@@ -96,11 +103,10 @@ def scan_heads(
         if model.tokenizer is not None and not encoded_passages(model):
             absent["text_<kind>"] = NO_TEXT
     defined = by_definition(model, repeated, definitions)
-    scores = measure(model, plan, thresholds, method, on_text, readout, progress)
-    kinds = kinds_of(causal).items()
-    scored_on = {name: "random" if kind.idle else "repeated" for name, kind in kinds}
+    scores = measure(model, plan, thresholds, method, on_text, readout, chosen, progress)
+    scored_on = {name: kind.part for name, kind in kinds_of(causal, chosen).items()}
     scored_on |= dict.fromkeys(STATISTICS, on_text)
-    verdicts, others = _judge(model, repeated, scores, thresholds, scored_on)
+    verdicts, others = _judge(model, repeated, scores, thresholds, scored_on, chosen)
     added = {f"{DEFINED}{name}": values for name, values in defined.items()}
     added |= {"ov_copying": copying} if copying else {}
     for number, other in enumerate(others):
@@ -118,9 +124,11 @@ def scan_heads(
         tokenizer=model.tokenizer is not None,
         probes=[probe.record() for probe in plan],
         scored_on=scored_on,
+        **({} if kinds is None else {"kinds": {n: kind.record() for n, kind in chosen.items()}}),
         thresholds=asdict(thresholds),
     )
-    return HeadScan.of(verdicts, others, {**made_by, "quick": quick, "left_out": absent})
+    made_by |= {"quick": quick, "left_out": absent}
+    return HeadScan.of(verdicts, others, made_by, kinds=tuple(chosen.values()))
 
 
 def _judge(
@@ -129,6 +137,7 @@ def _judge(
     scores: dict[str, dict[int, list[LayerScores]]],
     thresholds: Thresholds,
     scored_on: dict[str, str],
+    kinds: Mapping[str, Kind],
 ) -> tuple[list[HeadLabel], list[dict[str, float]]]:
     """The label of every head and its further columns.
 
@@ -139,13 +148,19 @@ def _judge(
     effects = [tallies[EFFECT] for tallies in joined if EFFECT in tallies]
     sizes = [effect.mean.abs().max().item() for effect in effects if effect.queries.any()]
     texts = None if causal else [model.texts_of(row) for row in repeated.tokens]
+    _, absent = texts_for(model, repeated.tokens[:1], kinds)
+    absent |= {
+        name: "natural text was not run"
+        for name, part in scored_on.items()
+        if part == "text" and "text" not in scores
+    }
     verdicts, others = [], []
     for layer in sorted(scores["repeated"]):
         joined = {part: LayerScores.join(by_layer[layer]) for part, by_layer in scores.items()}
         by_part = {p: one.measured(thresholds.min_queries).tallies for p, one in joined.items()}
         tallies = _picked(by_part, scored_on)
-        nulls = _picked(by_part, {kind: NULLS.get(part, "") for kind, part in scored_on.items()})
-        intervals = {kind: evidence.interval(one) for kind, one in tallies.items() if kind in KINDS}
+        nulls = _picked(by_part, {name: kind.null_part for name, kind in kinds.items()})
+        intervals = {kind: evidence.interval(one) for kind, one in tallies.items() if kind in kinds}
         ends = None
         if effect := by_part["repeated"].get(EFFECT):
             ends = evidence.interval(effect)
@@ -155,10 +170,12 @@ def _judge(
             replace(joined["random"], tallies=tallies),
             repeated.tokens,
             thresholds,
+            kinds=kinds,
             special=model.special,
             causal=causal,
             window=model.windows[layer],
             texts=texts,
+            absent=absent,
             alibi_slopes=model.alibi_slopes,
             seen=repeated.parts["repeated"].nonzero()[:, 1] + 1,
             nulls={kind: evidence.quantile(tally) for kind, tally in nulls.items()},
@@ -167,7 +184,7 @@ def _judge(
             induction_effect=ends,
             largest_effect=max(sizes, default=0.0),
         )
-        columns = _columns(by_part, tallies, nulls, intervals)
+        columns = _columns(by_part, tallies, nulls, intervals, kinds)
         n_heads = joined["repeated"].sink_position.shape[1]
         others += [{name: of[head] for name, of in columns.items()} for head in range(n_heads)]
     return verdicts, others
@@ -184,16 +201,18 @@ def _columns(
     scored: dict[str, Tally],
     nulls: dict[str, Tally],
     intervals: dict[str, torch.Tensor],
+    kinds: Mapping[str, Kind],
 ) -> dict[str, list[float]]:
     """The further columns of a layer's heads: evidence, scores on text and by distance."""
     text = by_part.get("text", {})
-    on_text = {f"text_{kind}": tally for kind, tally in text.items() if kind in KINDS}
+    there = {name: kind for name, kind in kinds.items() if name in text and kind.on != "text"}
+    on_text = {f"text_{name}": text[name] for name in there}
     columns = {name: tally.mean.tolist() for name, tally in on_text.items()}
     columns |= {f"{name}_chance": tally.uniform_mean.tolist() for name, tally in on_text.items()}
     if VALUE_WEIGHTED in text:
         columns[f"text_{VALUE_WEIGHTED}"] = text[VALUE_WEIGHTED].mean.tolist()
     for kind, tally in scored.items():
-        if kind in KINDS:
+        if kind in kinds:
             columns |= _ends(kind, intervals[kind])
             columns[f"{kind}_spread"] = evidence.spread(tally).tolist()
     for kind, tally in nulls.items():

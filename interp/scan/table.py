@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from pyarrow import csv
 from interp.errors import InputError, quoted, reading
 from interp.files import content_of, parsed, staged, write_json
 from interp.heads import Head
-from interp.kinds.kind import KINDS, kind_of, kinds_of
+from interp.kinds.builtin import as_kinds, kind_of, kinds_in
+from interp.kinds.kind import Kind
 from interp.kinds.labels import MIXED, HeadLabel
 from interp.kinds.scores import STATISTICS
 from interp.scan.columns import AT_DISTANCE, COLUMNS, SCORED, places, typed
@@ -24,9 +26,6 @@ from interp.text import prose
 
 if TYPE_CHECKING:
     from interp.models import Model
-
-WORDS = [label for kind in kinds_of(causal=True).values() for label in kind.scored_labels]
-"""Every label that a score of a causal model gives, the most specific first."""
 
 ENDINGS = (".csv", ".parquet", ".json")
 SCHEMA_VERSION = 1
@@ -51,10 +50,12 @@ class HeadScan:
             `<kind>_chance`, `<kind>_low`, `<kind>_high` (95 % interval) and `<kind>_null_99`.
         made_by: Model, token ids of the probes, seed, thresholds and versions; `left_out` has
             the absent columns and why they are absent.
+        own: Kinds of your own, whose rules a file cannot hold.
     """
 
     frame: pd.DataFrame
     made_by: dict[str, Any]
+    own: tuple[Kind, ...] = ()
 
     @classmethod
     def of(
@@ -62,15 +63,35 @@ class HeadScan:
         verdicts: Sequence[HeadLabel],
         others: Sequence[dict[str, float]] | None = None,
         made_by: dict[str, Any] | None = None,
+        *,
+        kinds: Any = None,
     ) -> "HeadScan":
         """Make a table of `verdicts`, such as those of `classify_heads`.
 
-        `others` has the further columns of each head, `made_by` the record of how they were made.
+        `others` has the further columns of each head, `made_by` the record of how they were made,
+        and `kinds` are those that were asked for.
         """
         rows = [_row(verdict) for verdict in verdicts]
         for row, other in zip(rows, others or (), strict=others is not None):
             row.update(other)
-        return cls(typed(pd.DataFrame.from_records(rows)), made_by or {})
+        own = tuple(as_kinds(kinds).values())
+        return cls(typed(pd.DataFrame.from_records(rows)), made_by or {}, own)
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """The kinds of the scores by name, the most specific first."""
+        return kinds_in(self.frame.columns, self.made_by.get("kinds"), self.own)
+
+    @property
+    def causal(self) -> bool:
+        """Whether no query of the model looks ahead."""
+        known = "both ways" if "next_token" in self.frame else "causal"
+        return self.made_by.get("direction", known) == "causal"
+
+    @property
+    def words(self) -> list[str]:
+        """The labels that the scores can give, the most specific first."""
+        return [label for kind in self.kinds.values() for label in kind.scored_labels]
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{number} {label}" for label, number in self.summary().items())
@@ -95,14 +116,13 @@ class HeadScan:
 
         The strongest head comes first.
         """
-        words = [*WORDS, *(kind.label for kind in KINDS.values() if kind.name in self.frame)]
         known = sorted({word for labels in self.frame["labels"] for word in labels})
-        words = dict.fromkeys([*words, *known, MIXED])
-        label = KINDS[label].label if label in KINDS else label
+        words = dict.fromkeys([*self.words, *known, MIXED])
+        kind = kind_of(label, self.kinds)
+        label = kind.label if kind and label == kind.name else label
         if label not in words:
             raise InputError(f"label must be one of {', '.join(words)}, got {quoted(label)}")
         rows = self.frame.loc[[label in labels for labels in self.frame["labels"]]]
-        kind = kind_of(label)
         if kind is None or label == kind.forced:
             return rows
         return rows.sort_values(by=[kind.name, "layer", "head"], ascending=[False, True, True])
@@ -126,7 +146,7 @@ class HeadScan:
         """The `top` strongest heads of each label: `label`, `name`, `score`, `chance`."""
         pieces = []
         for label in self.summary():
-            rows, kind = self.having(label).head(top), kind_of(label)
+            rows, kind = self.having(label).head(top), kind_of(label, self.kinds)
             score = kind.name if kind and label in kind.scored_labels else ""
             values = {"score": rows.get(score), "chance": rows.get(f"{score}_chance")}
             pieces.append(rows[["name"]].assign(label=label, **values))
@@ -142,8 +162,7 @@ class HeadScan:
     def summary(self) -> dict[str, int]:
         """Number of heads with each label as their first, the most specific label first."""
         counts = Counter(self.frame["label"].tolist())
-        words = [label for kind in KINDS.values() for label in kind.scored_labels]
-        order = dict.fromkeys([*words, *sorted(counts)])
+        order = dict.fromkeys([*self.words, *sorted(counts)])
         return {label: counts[label] for label in order if label in counts}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -169,14 +188,15 @@ class HeadScan:
                     write_json(file, {**about, "heads": rows})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "HeadScan":
-        """Read a table that `save` wrote."""
+    def load(cls, path: str | os.PathLike[str], *, kinds: Any = ()) -> "HeadScan":
+        """Read a table that `save` wrote; `kinds` are those of your own, to draw their targets."""
         path = _path(path)
         content = content_of(path)
         with reading(path, "a table of heads"):
             frame, made_by = _read(content, path.suffix.lower())
             frame = typed(frame)
-            return cls(frame, Record.check(made_by, places(frame)))
+            own = tuple(as_kinds(kinds).values()) if kinds else ()
+            return cls(frame, Record.check(made_by, places(frame)), own)
 
 
 def check_scan(scan: HeadScan, model: "Model") -> None:

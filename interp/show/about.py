@@ -4,14 +4,14 @@ from dataclasses import asdict
 from typing import Any
 
 from interp.heads import Head
-from interp.kinds.kind import kinds_in
 from interp.kinds.scores import Thresholds
 from interp.scan.table import HeadScan
 
 
 def thresholds_of(scan: HeadScan) -> dict[str, Any]:
     """The thresholds of the scan; the defaults where it has no record of them."""
-    return asdict(Thresholds()) | scan.made_by.get("thresholds", {})
+    own = {name: kind.threshold for name, kind in scan.kinds.items()}
+    return own | asdict(Thresholds()) | scan.made_by.get("thresholds", {})
 
 
 def special_of(scan: HeadScan) -> list[int]:
@@ -25,7 +25,7 @@ def zoo_heads(scan: HeadScan) -> dict[str, Head]:
     Kinds that no head carries are absent.
     """
     chosen = {}
-    for kind in kinds_in(scan.frame.columns).values():
+    for kind in scan.kinds.values():
         heads = scan.having(kind.label)
         first = heads.loc[heads["label"] == kind.label]
         for name in (heads if first.empty else first)["name"].tolist()[:1]:
@@ -38,16 +38,20 @@ def probe_of(scan: HeadScan) -> dict[str, Any] | None:
     return next((p for p in scan.made_by.get("probes", []) if p.get("periods")), None)
 
 
-def early_kinds(scan: HeadScan) -> str:
-    """The kinds that were scored before the first repeat, in words; empty if there are none."""
+def scored_elsewhere(scan: HeadScan) -> list[str]:
+    """The kinds that were not scored from the first repeat on, and where they were, in words."""
     scored_on = scan.made_by.get("scored_on", {})
-    kinds = kinds_in(scan.frame.columns).values()
-    return " and ".join(kind.label for kind in kinds if scored_on.get(kind.name) == "random")
+    known = {"random": "before the first repeat", "text": "on natural text"}
+    by_part: dict[str, list[str]] = {}
+    for kind in scan.kinds.values():
+        if (part := scored_on.get(kind.name, "repeated")) != "repeated":
+            by_part.setdefault(known.get(part, "on prompts of their own"), []).append(kind.label)
+    return [f"{', '.join(names)} {where}" for where, names in by_part.items()]
 
 
 def scored_over(scan: HeadScan) -> str:
     """The queries that a score is a mean over, in words."""
     if probe_of(scan) is None:
         return "the queries of the labelled attention patterns"
-    early = early_kinds(scan)
-    return f"all prompts of the scan{f' ({early}: before the first repeat)' if early else ''}"
+    elsewhere = "; ".join(scored_elsewhere(scan))
+    return f"all prompts of the scan{f' ({elsewhere})' if elsewhere else ''}"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
+from interp.kinds.kind import Kind
 from interp.kinds.looks import marked
 from interp.kinds.targets import NONE
 from interp.patterns.read import carries_tokens, take
@@ -105,14 +106,18 @@ class Prompt:
         return {*self.special, *(special_of(scan) if scan is not None else ())}
 
     def targets_of(
-        self, kind: str | None, head: Head, scan: HeadScan | None
+        self, kind: Kind | None, scan: HeadScan | None, head: Head | None = None
     ) -> Bool[Tensor, "query key"] | None:
-        """Targets of the kind; of a sink, also the columns that `head` uses as sinks."""
-        if kind is None or scan is None:
+        """Targets of the kind; of a sink, also the columns that `head` uses as sinks.
+
+        None for a kind whose rule is not known.
+        """
+        if kind is None or scan is None or not kind.has_rule:
             return None
-        known = thresholds_of(scan), self.special_ids(scan)
-        ids, pattern = self.text.ids, self.pattern(head)
-        return marked(kind, ids, *known, causal=self.causal, attention=pattern)
+        known = self.text.ids, thresholds_of(scan), self.special_ids(scan)
+        pattern = None if head is None else self.pattern(head)
+        more = {"causal": self.causal, "texts": self.text.texts, "attention": pattern}
+        return marked(kind, *known, **more)
 
 
 def one_prompt(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from interp.errors import InputError
 from interp.heads import Head
 from interp.kinds import probes
-from interp.kinds.kind import kind_of
+from interp.kinds.builtin import kind_of
 from interp.kinds.targets import NONE
 from interp.patterns.read import copied
 from interp.patterns.tensor import AttentionPatterns, Ran
@@ -53,11 +53,15 @@ class Prompts:
 
 
 def of_model(
-    model: "Model", inputs: list[Any], titles: list[str] | None = None, seed: int = 0
+    model: "Model",
+    inputs: list[Any],
+    titles: list[str] | None = None,
+    seed: int = 0,
+    kinds: Any = None,
 ) -> Prompts:
     """Prompts that a model runs, as `Model.to_tokens` takes each.
 
-    `seed` is that of the scan, if there is no table.
+    `seed` and `kinds` are those of the scan, if there is no table.
     """
     from interp.models.hooks import attention_patterns
 
@@ -73,7 +77,9 @@ def of_model(
         return gallery_of_model(scan, model, read, titles=titles, **more)
 
     rows = [row.tokens[0].tolist() for row in read]
-    return Prompts(rows, LONGEST, partial(scan_heads, model, seed=seed), page, patterns)
+    return Prompts(
+        rows, LONGEST, partial(scan_heads, model, seed=seed, kinds=kinds), page, patterns
+    )
 
 
 def of_file(
@@ -100,7 +106,7 @@ def of_file(
     return Prompts(rows, given.SHOWN, scan, page, patterns)
 
 
-def example_prompts(model: "Model", seed: int = 0) -> Prompts:
+def example_prompts(model: "Model", seed: int = 0, kinds: Any = None) -> Prompts:
     """49 random tokens that repeat and, with a tokenizer, 128 tokens of prose."""
     length, closing = min(49, model.n_ctx), [model.closing] * (model.closing is not None)
     shape = {"rows": 1, "length": length - len(closing)}
@@ -112,7 +118,7 @@ def example_prompts(model: "Model", seed: int = 0) -> Prompts:
         opened = [model.bos] * (model.bos is not None) + prose.tolist()
         rows.append([*opened[: min(128, model.n_ctx) - len(closing)], *closing])
         titles.append(f"{len(rows[1])} tokens of prose")
-    return of_model(model, rows, titles, seed)
+    return of_model(model, rows, titles, seed, kinds)
 
 
 def chosen_heads(
@@ -204,7 +210,8 @@ def figures(
         yield "zoo", plots.head_zoo(scan, patterns, whole=len(prompts.rows[0]))
     if not {"page", "heads", "arcs"} & set(draw):
         return
-    kinds = [kind.name for kind in map(kind_of, labels) if kind is not None] or None
+    found = (kind_of(label, scan.kinds) for label in labels)
+    kinds = [kind.name for kind in found if kind is not None] or None
     layers = None if heads is None else sorted({head.layer for head in heads})
     for number, row in enumerate(prompts.rows):
         stage(f"drawing prompt {number + 1}")

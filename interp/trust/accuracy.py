@@ -19,7 +19,7 @@ from torch import Generator
 
 from interp.effects.saved import Report
 from interp.errors import InputError, Seed, Whole, checked
-from interp.kinds.kind import LABELS
+from interp.kinds.builtin import LABELS
 from interp.kinds.labels import MIXED, HeadLabel, excess, to_spare
 from interp.kinds.scores import Thresholds, as_thresholds
 from interp.patterns.classify import classify_heads

@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 
 from interp.errors import InputError
 from interp.kinds import probes
-from interp.kinds.kind import LABELS, kinds_of
+from interp.kinds.builtin import LABELS, kinds_of
 from interp.kinds.labels import MIXED
 from interp.kinds.scores import Thresholds
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.kind import ANTI_INDUCTION, kind_of
+from interp.kinds.builtin import ANTI_INDUCTION, kind_of
 from interp.scan.columns import EFFECT
 from interp.scan.table import HeadScan
 

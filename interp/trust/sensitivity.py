@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from interp.errors import InputError
-from interp.kinds.kind import LABELS
+from interp.kinds.builtin import LABELS
 from interp.scan.table import HeadScan
 
 

@@ -17,7 +17,7 @@ from interp.course import lab as page
 from interp.course.designed import EXAMPLE, NAMES, designed_layer, embed
 from interp.course.stepped import circuit
 from interp.course.zoo import zoo
-from interp.kinds.kind import KINDS, LABELS
+from interp.kinds.builtin import KINDS, LABELS
 from interp.kinds.looks import ideal
 from interp.kinds.scores import Thresholds
 from interp.kinds.targets import NONE
@@ -68,7 +68,7 @@ def test_the_circuit_copies_the_next_word_and_predicts_nothing_without_its_first
 @pytest.mark.parametrize("kind", LABELS)
 def test_an_ideal_head_attends_to_its_targets_only(kind):
     ids = torch.tensor([[0, *range(1, 13), *range(1, 9)]])
-    pattern, keys = ideal(kind, ids[0], asdict(Thresholds()), []), KINDS[kind](ids)[0]
+    pattern, keys = ideal(KINDS[kind], ids[0], asdict(Thresholds()), []), KINDS[kind](ids)[0]
     torch.testing.assert_close(pattern.sum(-1), torch.ones(21))
     for query, row in enumerate(pattern):
         targets = {key for key in keys[query].tolist() if key != NONE} or {0}

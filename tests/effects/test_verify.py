@@ -14,7 +14,7 @@ from interp.effects.losses import interval
 from interp.effects.verify import Effect, Verification, random_draws, verify
 from interp.heads import Head
 from interp.kinds import probes
-from interp.scan.table import WORDS
+from interp.kinds.builtin import WORDS
 
 
 @pytest.fixture(scope="module")

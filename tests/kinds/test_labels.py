@@ -9,7 +9,7 @@ import torch
 from places import ROOT
 
 import interp
-from interp.kinds.kind import ANTI_INDUCTION, FORCED_WINDOW
+from interp.kinds.builtin import ANTI_INDUCTION, FORCED_WINDOW, as_kinds
 from interp.kinds.labels import NEAR_IN_BFLOAT16, HeadLabel, judge_layer
 from interp.kinds.mass import Tally
 from interp.kinds.probes import repeated, shuffled
@@ -171,7 +171,7 @@ def test_the_null_of_a_sink_counts_as_many_keys_as_the_head_has_columns():
     pattern[:, 0] += 0.25
     pattern[:, 3] += 0.25  # Two columns, one of them found in the attention.
     pattern[:3, 0] += 0.25
-    asked = ask(tokens, thresholds=THRESHOLDS, kinds=["sink"], statistics=False)
+    asked = ask(tokens, thresholds=THRESHOLDS, kinds=as_kinds("sink"), statistics=False)
     own = score_layer(pattern[None, None], asked, THRESHOLDS).tallies["sink"]
     assert own.mean.item() > 0.45
     means = []

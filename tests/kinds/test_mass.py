@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scored import scored
 from torch import Tensor
 
-from interp.kinds.kind import KINDS
+from interp.kinds.builtin import KINDS
 from interp.kinds.mass import Tally, attention_mass, visible_keys
 from interp.kinds.scores import Thresholds
 from interp.kinds.targets import NONE, Blocks, first_token

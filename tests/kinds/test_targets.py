@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.kinds import targets
-from interp.kinds.kind import KINDS, kinds_of
+from interp.kinds.builtin import KINDS, kinds_of
 from interp.kinds.targets import NONE, earlier_copies, first_token, ordinary, positions
 
 SPECIAL = (0, 1)
@@ -110,7 +110,7 @@ def fast_and_slow_agree(
 ) -> None:
     slow = (SLOW if causal else SLOW_BOTH_WAYS)[kind]
     expected = [[slow(row, q, special) for q in range(len(row))] for row in rows]
-    assert listed(KINDS[kind](torch.tensor(rows), special, causal=causal)) == expected
+    assert listed(KINDS[kind](torch.tensor(rows), special=special, causal=causal)) == expected
 
 
 def keys_of(rule: Callable[..., torch.Tensor], row: list[int], **options) -> list[list[int]]:
@@ -171,10 +171,10 @@ def test_padding_moves_the_targets_and_changes_nothing_else(rows, pad):
     tokens = torch.tensor(rows)
     blank = torch.full((len(rows), pad), NONE)
     for kind, causal in OF_EITHER:
-        rule = partial(KINDS[kind], causal=causal)
-        plain = listed(rule(tokens, SPECIAL))
-        assert [row[:-pad] for row in listed(rule(torch.cat([tokens, blank], 1), SPECIAL))] == plain
-        moved = listed(rule(torch.cat([blank, tokens], 1), SPECIAL))
+        rule = partial(KINDS[kind], special=SPECIAL, causal=causal)
+        plain = listed(rule(tokens))
+        assert [row[:-pad] for row in listed(rule(torch.cat([tokens, blank], 1)))] == plain
+        moved = listed(rule(torch.cat([blank, tokens], 1)))
         assert [[[k - pad for k in keys] for keys in row[pad:]] for row in moved] == plain
 
 

@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import InputError
-from interp.kinds.targets import NONE
+from interp.kinds.kind import Kind
+from interp.kinds.targets import NONE, latest
 from interp.kinds.vocabulary import (
     SEVERAL,
     bracket_partner,
@@ -13,7 +14,6 @@ from interp.kinds.vocabulary import (
     is_punctuation,
     last_delimiter,
     last_punctuation,
-    latest,
     ngram_induction,
     offset,
     quotation_partner,
@@ -53,12 +53,17 @@ PIECES = [
 every_rule = pytest.mark.parametrize("name", RULES)
 
 
+def called(rule, tokens, texts):
+    return Kind("tried", rule)(tokens, texts)
+
+
 def answers(name, rows, left=0, right=0):
     """The keys of each query of each row of pieces, sorted, with padding around the rows."""
     width = max(map(len, rows))
     body = torch.tensor([row + [NONE] * (width - len(row)) for row in rows])
     tokens = torch.nn.functional.pad(body, (left, right), value=NONE)
-    keys = RULES[name](tokens, [[PIECES[token] for token in row] for row in rows])
+    texts = [["" if token == NONE else PIECES[token] for token in row] for row in tokens.tolist()]
+    keys = called(RULES[name], tokens, texts)
     return [
         [sorted(k - left for k in query if k != NONE) for query in row[left : left + len(ids)]]
         for row, ids in zip(keys.tolist(), rows, strict=True)
@@ -68,7 +73,7 @@ def answers(name, rows, left=0, right=0):
 def keys_of(rule, texts):
     """The keys of each query of one row of texts; equal texts have equal ids."""
     ids = [*dict.fromkeys(texts)]
-    keys = rule(torch.tensor([[*map(ids.index, texts)]]), [texts])[0].tolist()
+    keys = called(rule, torch.tensor([[*map(ids.index, texts)]]), [texts])[0].tolist()
     return [[k for k in query if k != NONE] for query in keys]
 
 
@@ -168,7 +173,7 @@ def test_brackets_and_quotation_marks_meet_their_partners():
     assert keys_of(bracket_partner, ["<s>", "((", "a", "b", "))"])[4] == [1]
 
 
-@pytest.mark.parametrize("texts", [None, [["a", "b"]], [["a"] * 4]])
+@pytest.mark.parametrize("texts", [None, [["a", "b"]], [["a"] * 5]])
 def test_texts_must_be_those_of_every_token(texts):
     with pytest.raises(InputError, match="texts must"):
-        last_punctuation(torch.tensor([[1, 2, 3, NONE]]), texts)
+        called(last_punctuation, torch.tensor([[1, 2, 3, NONE]]), texts)

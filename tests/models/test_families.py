@@ -23,7 +23,7 @@ from interp.effects.ablate import ablated
 from interp.effects.paths import MEASURES, PATHS
 from interp.heads import Head
 from interp.kinds import probes as tokens
-from interp.kinds.kind import FORCED_WINDOW
+from interp.kinds.builtin import FORCED_WINDOW
 from interp.kinds.labels import share_within
 from interp.kinds.scores import Thresholds
 from interp.kinds.targets import Blocks

@@ -9,7 +9,7 @@ from tiny_models import GROUPED, SIZES, SMALL, tiny, words_tokenizer
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 import interp
-from interp.kinds.kind import FORCED_WINDOW
+from interp.kinds.builtin import FORCED_WINDOW
 from interp.models.hooks import run, run_with
 
 

@@ -11,7 +11,7 @@ from scored import scored
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.kinds.kind import FORCED_WINDOW, LABELS
+from interp.kinds.builtin import FORCED_WINDOW, LABELS
 from interp.kinds.labels import MIXED, NOT_ENOUGH, HeadLabel, excess
 from interp.kinds.probes import repeated
 from interp.kinds.scores import LayerScores, Thresholds

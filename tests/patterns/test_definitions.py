@@ -8,7 +8,7 @@ from torch import Tensor
 from transformer_lens import head_detector
 
 import interp
-from interp.kinds.kind import LABELS
+from interp.kinds.builtin import LABELS
 from interp.kinds.labels import excess
 from interp.kinds.probes import repeated
 from interp.patterns.definitions import (

@@ -10,7 +10,7 @@ from places import ROOT
 from tiny_models import tiny, words_tokenizer
 
 import interp
-from interp.kinds.kind import KINDS
+from interp.kinds.builtin import KINDS
 from interp.patterns.definitions import DEFINITIONS
 from interp.scan.columns import COLUMNS, column
 

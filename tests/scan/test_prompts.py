@@ -11,7 +11,7 @@ from invoked import invoke, refused
 from tiny_models import chat_model, tiny, words_tokenizer
 
 import interp
-from interp.kinds.kind import LABELS
+from interp.kinds.builtin import LABELS
 from interp.scan.prompts import prompts_in
 
 REPEATED = "w3 w4 w5 w6 w7 w8 w9 w3 w4 w5 w6 w7 w8 w9"

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE, WordLevel
 
 import interp
-from interp.kinds.kind import LABELS
+from interp.kinds.builtin import LABELS
 from interp.kinds.scores import Thresholds
 from interp.scan.report import report
 

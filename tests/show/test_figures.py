@@ -22,7 +22,7 @@ from places import ROOT
 from interp.course import designed
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.kind import KINDS, kinds_of
+from interp.kinds.builtin import KINDS, kinds_of
 from interp.kinds.labels import HeadLabel
 from interp.patterns.classify import classify_heads
 from interp.scan.table import HeadScan

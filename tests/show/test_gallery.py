@@ -30,6 +30,7 @@ from tiny_models import chat_model, tiny, words_tokenizer
 import interp
 from interp.errors import InputError
 from interp.heads import Head
+from interp.kinds.builtin import KINDS
 from interp.kinds.looks import marked
 from interp.kinds.probes import passages
 from interp.kinds.scores import Thresholds
@@ -113,7 +114,7 @@ def test_a_sinks_other_columns_are_on_the_page_as_the_figures_outline_them():
     made = gallery(classify_heads(twice[None], TOKENS), twice[None], TOKENS)
     (prompt,) = Parsed(made.to_html()).data["prompts"]
     assert prompt["sinks"] == {"L0H0": [0, 3]}
-    outlined = marked("sink", TOKENS, asdict(Thresholds()), [], attention=twice)
+    outlined = marked(KINDS["sink"], TOKENS, asdict(Thresholds()), [], attention=twice)
     for query, keys in enumerate(prompt["targets"]["sink"]):
         wanted = {*keys, *(key for key in [0, 3] if key < query and keys)}
         assert wanted == set(outlined[query].nonzero().flatten().tolist())
@@ -369,7 +370,7 @@ def test_a_page_of_heads_that_look_ahead_holds_every_weight_its_kinds_and_their_
     assert prompt["targets"]["sink"][7] == []
     known = asdict(Thresholds()), [CLS, SEP]
     head = patterns[0, 0, 5].as_subclass(torch.Tensor)
-    outlined = marked("sink", patterns.tokens[0], *known, causal=False, attention=head)
+    outlined = marked(KINDS["sink"], patterns.tokens[0], *known, causal=False, attention=head)
     assert outlined[10].nonzero().flatten().tolist() == [0, 7, 27]
     assert not outlined[[0, 7, 27]].any()
 

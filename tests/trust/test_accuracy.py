@@ -9,8 +9,8 @@ from places import ROOT
 
 from interp import HeadScan, InputError, Thresholds
 from interp.heads import Head
-from interp.kinds import kind as kinds
-from interp.kinds.kind import LABELS
+from interp.kinds import builtin as kinds
+from interp.kinds.builtin import LABELS
 from interp.kinds.labels import HeadLabel
 from interp.kinds.targets import duplicate_token
 from interp.trust import accuracy

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from interp import InputError, Thresholds, classify_heads
-from interp.kinds.kind import LABELS
+from interp.kinds.builtin import LABELS
 from interp.kinds.labels import excess
 from interp.patterns.tensor import check_pattern
 from interp.trust.planted import (

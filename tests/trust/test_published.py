@@ -63,7 +63,7 @@ def test_the_canonical_heads_of_gpt2_are_in_the_table():
 def test_every_row_names_its_source_with_a_year_and_a_kind_that_a_label_can_have():
     table = published_heads()
     assert table["source"].str.contains(r"\b20\d\d\b").all()
-    assert set(table["kind"]) <= {*interp.kinds.kind.LABELS.values(), "anti-induction"}
+    assert set(table["kind"]) <= {*interp.kinds.builtin.LABELS.values(), "anti-induction"}
     assert not table.duplicated(["model", "layer", "head", "kind"]).any()
 
 

@@ -9,6 +9,7 @@ from tiny_models import CONFIGS, FURTHER, GROUPED, SIZES, scaled, tiny
 
 import interp
 from interp.kinds import probes as tokens
+from interp.kinds.builtin import as_kinds
 from interp.kinds.mass import FromQK
 from interp.kinds.scores import Thresholds, ask, score_layer
 from interp.weights.direct import Readout, StripeEffects, logit_parts, value_norms
@@ -289,7 +290,7 @@ def test_attention_to_values_that_bring_nothing_is_no_sink_by_value():
     norms = torch.rand(1, 4, 60, generator=generator) + 0.5
     norms[:, 1, 0] = 0  # To the first key head 1 may attend as it likes.
     attention.norms = norms
-    asked = ask(tokens, thresholds=Thresholds(), kinds=["sink"])
+    asked = ask(tokens, thresholds=Thresholds(), kinds=as_kinds("sink"))
     tallies = score_layer(attention, asked, Thresholds()).tallies
     weighted = scores.softmax(-1) * norms[:, :, None]
     share = (weighted[..., 0] / weighted.sum(-1))[:, :, 1:].mean(-1)[0]

@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.errors import InputError
-from interp.kinds.kind import KINDS
 from interp.scan.table import HeadScan
 from interp.show.about import thresholds_of
 from interp.show.figures.page import Page
@@ -85,7 +84,7 @@ def accuracy_curve(result: Mapping[str, Any]) -> Figure:
                 (record["strength"], record["labelled_by_kind"].get(kind)) for record in records
             ]
             known = [(strength, share) for strength, share in shares if share is not None]
-            panel.plot(*zip(*known), label=KINDS[kind].label, color=shade, marker="o")
+            panel.plot(*zip(*known), label=kind.replace("_", " "), color=shade, marker="o")
             place -= 0.02
             panel.plot(real, [place] * len(real), "|", color=shade, markersize=3)
         for value in sorted({result["thresholds"][kind] for kind in result["strengths"]}):
@@ -125,7 +124,7 @@ def sensitivity_chart(table: pd.DataFrame, model: str) -> Figure:
             known = shown[condition].to_numpy(float, na_value=np.nan)
             look = {"s": 9, "color": shade, "linewidths": 0, "zorder": 3, "label": condition}
             panel.scatter(known, range(len(shown)), marker=mark, **look)
-        names = shown["name"] + "  " + shown["kind"].map(lambda kind: KINDS[kind].label)
+        names = shown["name"] + "  " + shown["kind"].str.replace("_", " ")
         panel.set_yticks(range(len(shown)), names)
         panel.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5))
         panel.set_xlabel("mean attention mass on the kind's targets")

@@ -12,7 +12,6 @@ from matplotlib.patheffects import withStroke
 
 from interp.errors import InputError, Whole, checked
 from interp.heads import Head
-from interp.kinds.kind import KINDS
 from interp.scan.table import HeadScan
 from interp.show.figures.page import SIZE, Page, name_ticks, paint_pattern, pattern_legend
 from interp.show.figures.style import ACCENT, BLUE, styled
@@ -77,7 +76,7 @@ def head_page(
     )
     with styled():
         panel = page.panel(left, 0.1, wide, high)
-        paint_pattern(panel, prompt, pattern, prompt.targets_of(kind, head, scan))
+        paint_pattern(panel, prompt, pattern, prompt.targets_of(kind, scan, head))
         queries, keys = (range(0, number, step) for number in pattern.shape)
         ids = prompt.special_ids(scan)
         special = [text.special(ids) for text in (prompt.across, prompt.text)]
@@ -85,7 +84,7 @@ def head_page(
         name_ticks(panel.yaxis, queries, down, prompt, special[1])
         panel.tick_params(axis="x", labelrotation=90)
         panel.set(xlabel="key", ylabel="query")
-        targets = f"targets: {KINDS[kind].label}" if kind is not None else None
+        targets = f"targets: {kind.label}" if kind is not None else None
         added, marked = bool(prompt.templated), any(special)
         legend = pattern_legend(prompt.causal, targets, template=added, special=marked)
         page.foot("attention weight", legend)
@@ -123,7 +122,7 @@ def attention_arcs(
         raise InputError(f"query must be from 0 to {length - 1}, got {query}")
     weights = prompt.pattern(head)[query].tolist()
     name, _, kind = of_head(scan, head, prompt)
-    targets = prompt.targets_of(kind, head, scan)
+    targets = prompt.targets_of(kind, scan, head)
     aimed = [False] * length if targets is None else targets[query].tolist()
 
     slot = min(6.6 / length, 0.45)
@@ -167,7 +166,7 @@ def attention_arcs(
         panel.plot(query, 0, "o", color="black", markersize=4, clip_on=False, zorder=3)
         lines = [(BLUE, weight, f"weight {weight:g}") for weight in (0.1, 0.5, 1)]
         if kind is not None:
-            lines.append((ACCENT, 0.5, f"to a target: {KINDS[kind].label}"))
+            lines.append((ACCENT, 0.5, f"to a target: {kind.label}"))
         widths = [(words, {"color": shade, "linewidth": WIDEST * w}) for shade, w, words in lines]
         handles = [Line2D([], [], label=words, **look) for words, look in widths]
         marks = pattern_legend(False, template=bool(prompt.templated), special=bool(special))

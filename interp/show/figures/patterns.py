@@ -12,8 +12,8 @@ from torch import Tensor
 
 from interp.errors import Count, Whole, checked
 from interp.heads import Head
-from interp.kinds.kind import KINDS, kinds_in, kinds_of
-from interp.kinds.looks import ideal, marked
+from interp.kinds.builtin import kinds_of
+from interp.kinds.looks import ideal
 from interp.scan.table import HeadScan
 from interp.show.about import scored_over, thresholds_of, zoo_heads
 from interp.show.figures.page import Page, paint, paint_pattern, pattern_legend, whole_ticks
@@ -52,21 +52,21 @@ def pattern_page(
     size, slot, gap = 1.24, 1.37, 1.57  # A panel's side; from one to the next, across and down.
     prompt, frame = one_prompt(patterns, row=row, whole=whole), scan.frame
     names = frame["name"].tolist() if heads is None else [str(Head.parse(head)) for head in heads]
-    known = kinds_in(frame.columns).keys() & kinds_of(prompt.causal).keys()
-    having = {kind: scan.having(KINDS[kind].label) for kind in KINDS if kind in known}
+    every = kinds_of(prompt.causal, scan.kinds)
+    having = {name: scan.having(kind.label) for name, kind in every.items()}
     chosen = {kind: rows.loc[rows["name"].isin(names)].head(top) for kind, rows in having.items()}
     carried = any(len(rows) for rows in chosen.values())
     wanted = {kind: rows for kind, rows in chosen.items() if kinds is None or kind in kinds}
-    without = ", ".join(KINDS[kind].label for kind, rows in wanted.items() if rows.empty)
+    without = ", ".join(every[kind].label for kind, rows in wanted.items() if rows.empty)
     # Each line has a name, words about it, a kind, and heads with their scores.
     lines = []
     for kind, rows in wanted.items():
         if not rows.empty:
-            where = wrapped(KINDS[kind].looks(thresholds_of(scan), causal=prompt.causal), 1.05)
+            where = wrapped(every[kind].looks(thresholds_of(scan), causal=prompt.causal), 1.05)
             about = f"{where}\n{len(rows)} of {len(having[kind])} shown"
             scores = ["no score" if pd.isna(score) else f"{score:.2f}" for score in rows[kind]]
             drawn = dict(zip(map(Head.parse, rows["name"]), scores, strict=True))
-            lines.append((KINDS[kind].label, about, kind, drawn))
+            lines.append((every[kind].label, about, every[kind], drawn))
     title = f"the {'strongest ' if heads is None else ''}heads of each kind"
     notes = (
         "Above each picture: the score, the mean attention mass on the targets over"
@@ -93,7 +93,7 @@ def pattern_page(
             page.text(0.15, line * gap + 0.41, about, color=QUIET)
             for column, (head, score) in enumerate(drawn.items()):
                 panel = page.panel(1.65 + column * slot, line * gap + 0.22, size, size)
-                targets = prompt.targets_of(kind, head, scan)
+                targets = prompt.targets_of(kind, scan, head)
                 paint_pattern(panel, prompt, prompt.pattern(head), targets)
                 panel.set_title(f"{head}  {score}".rstrip())
                 lowest = column >= [*widths, 0][line + 1]
@@ -123,10 +123,16 @@ def head_zoo(
     """
     size, slot, step = 1.02, 2.3, 1.7  # A panel's side; from a pair to the next, across and down.
     prompt = one_prompt(patterns, row=row, whole=whole)
-    kinds, heads, causal = kinds_of(prompt.causal), zoo_heads(scan), prompt.causal
+    kinds, heads, causal = kinds_of(prompt.causal, scan.kinds), zoo_heads(scan), prompt.causal
+    kinds = {name: kind for name, kind in kinds.items() if kind.has_rule}
     known = prompt.text.ids, thresholds_of(scan), prompt.special_ids(scan)
-    aims = {kind: marked(kind, *known, causal=causal) for kind in kinds}
-    none = ", ".join(kind.label for name, kind in kinds.items() if not aims[name].any())
+    more = {"causal": causal, "texts": prompt.text.texts}
+    aims = {name: prompt.targets_of(kind, scan) for name, kind in kinds.items()}
+    none = ", ".join(
+        kind.label
+        for name, kind in kinds.items()
+        if (cells := aims[name]) is not None and not cells.any()
+    )
     page = Page(
         f"{model_name(scan)}: each kind of head, ideal and real",
         in_words(prompt, scan.made_by),
@@ -143,10 +149,10 @@ def head_zoo(
             left, top = 0.45 + across * slot, down * step
             page.text(left, top + 0.02, kind.label, size=8, weight="bold")
             page.text(left, top + 0.17, kind.looks(known[1], causal=causal), color=QUIET)
-            pictures: list[Any] = [("ideal", ideal(name, *known, causal=causal), aims[name])]
+            pictures: list[Any] = [("ideal", ideal(kind, *known, **more), aims[name])]
             if head := heads.get(name):
                 score = scan.frame.set_index("name")[name].to_dict()[str(head)]
-                real = prompt.pattern(head), prompt.targets_of(name, head, scan)
+                real = prompt.pattern(head), prompt.targets_of(kind, scan, head)
                 pictures.append((f"{head}  {score:.2f}", *real))
             else:
                 words = wrapped("No head carries the label.", size - 0.1)

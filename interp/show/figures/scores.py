@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from interp.kinds.kind import FORCED_WINDOW, kinds_in
+from interp.kinds.builtin import FORCED_WINDOW
 from interp.scan.table import HeadScan
 from interp.show.about import thresholds_of
 from interp.show.figures.page import Page, paint, whole_ticks
@@ -24,7 +24,7 @@ def score_mosaic(scan: HeadScan) -> Figure:
     outlined; missing scores are hatched grey.
     """
     frame, thresholds = scan.frame, thresholds_of(scan)
-    kinds = kinds_in(frame.columns)
+    kinds = scan.kinds
     at = frame["head"].to_numpy(int), frame["layer"].to_numpy(int)
     heads, layers = (int(numbers.max()) + 1 for numbers in at)
     columns = 2 if layers > 1.6 * heads else 3
@@ -69,7 +69,7 @@ def score_mosaic(scan: HeadScan) -> Figure:
             measured = len(frame[kind.name].dropna())
             number = f"{len(labelled)} of {measured}" if measured else "not"
             counted = "heads" if measured == len(frame) else "measured"
-            where = kind.looks(thresholds, causal="induction" in kinds)
+            where = kind.looks(thresholds, causal=scan.causal)
             panel.set_title(f"{kind.label}: {number} {counted}\n{where}", loc="left")
             lowest = place + columns >= len(kinds)
             whole_ticks(panel, "layer", "head", bottom=lowest, first=column == 0)
@@ -87,7 +87,7 @@ def score_by_layer(scan: HeadScan) -> Figure:
 
     Scores run from 0 to 1. Heads with the kind's label are orange; the strongest is named.
     """
-    frame, kinds = scan.frame, kinds_in(scan.frame.columns)
+    frame, kinds = scan.frame, scan.kinds
     at, step = frame["layer"].to_numpy(int), 1.72
     layers = int(at.max()) + 1
     page = Page(

@@ -13,10 +13,11 @@ from matplotlib.textpath import text_to_path
 from interp import text as plain
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.kind import kind_of, kinds_of
+from interp.kinds.builtin import kind_of, kinds_of
+from interp.kinds.kind import Kind
 from interp.kinds.targets import NONE, earlier_copies
 from interp.scan.table import HeadScan
-from interp.show.about import early_kinds, probe_of, scored_over
+from interp.show.about import probe_of, scored_elsewhere, scored_over
 from interp.show.figures.style import FONT, STYLE
 from interp.show.prompt import Prompt, Text
 
@@ -93,7 +94,7 @@ def ending(name: str, width: float) -> str:
 
 def what_was_run(scan: HeadScan) -> str:
     """The probe that the scores come from, in words."""
-    probe, early = probe_of(scan), early_kinds(scan)
+    probe, others = probe_of(scan), ", ".join(scored_elsewhere(scan))
     if probe is None:
         return "Labels of attention patterns from outside: there is no record of the model's run."
     bos = "" if scan.made_by.get("bos") is None else "BOS, then "
@@ -101,11 +102,11 @@ def what_was_run(scan: HeadScan) -> str:
         f"{probe['rows']} prompts of {probe['length']} tokens: {bos}random tokens that repeat"
         f" every {min(probe['periods'])} to {max(probe['periods'])} tokens"
         f" (seed {scan.made_by.get('seed')}, {scan.made_by.get('dtype')}). Scored from the first"
-        f" repeat on{f', but {early} before it' if early else ''}."
+        f" repeat on{f', but {others}' if others else ''}."
     )
 
 
-def of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> tuple[str, str, str | None]:
+def of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> tuple[str, str, Kind | None]:
     """The head's name with model, label and score; what that is; its kind, if it has targets."""
     if scan is None:
         return str(head), "", None
@@ -113,13 +114,13 @@ def of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> tuple[str, str
     if not rows:
         raise InputError(f"scan must hold {head}, got {len(scan.frame)} heads without it")
     label, about = rows[0]["label"], ""
-    kind, name = kind_of(label), f"{model_name(scan)}: {head}, {label}"
+    kind, name = kind_of(label, scan.kinds), f"{model_name(scan)}: {head}, {label}"
     if kind and kind.label == label:
         name += f" (score {rows[0][kind.name]:.2f})"
         about = f" The score is the mean attention mass on the targets over {scored_over(scan)}."
-    known = kinds_of(prompt.causal) if prompt.keys is None else ()
-    targeted = kind and label in kind.scored_labels and kind.name in known
-    return name, about, kind.name if kind and targeted else None
+    known = kinds_of(prompt.causal, scan.kinds) if prompt.keys is None else ()
+    targeted = kind and label in kind.scored_labels and kind.name in known and kind.has_rule
+    return name, about, kind if targeted else None
 
 
 def in_words(prompt: Prompt, made_by: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.kinds.kind import kinds_of
+from interp.kinds.builtin import kinds_of
 from interp.kinds.looks import marked, resting_columns
 from interp.scan.table import HeadScan
 from interp.show.about import special_of, thresholds_of
@@ -108,9 +108,12 @@ class PackedPrompt(Prompt):
         special = sorted({*special_of(scan), *prompt.special})
         known = {"thresholds": thresholds_of(scan), "special": special}
         targets = {}
-        for kind in kinds_of(prompt.causal) if keys is None else ():
-            cells = marked(kind, text.ids, causal=prompt.causal, **known)
-            targets[kind] = [row.nonzero().flatten().tolist() for row in cells]
+        for name, kind in kinds_of(prompt.causal, scan.kinds).items() if keys is None else ():
+            if not kind.has_rule:
+                continue
+            more = {"causal": prompt.causal, "texts": text.texts}
+            cells = marked(kind, text.ids, **more, **known)
+            targets[name] = [row.nonzero().flatten().tolist() for row in cells]
         if title is None:
             added = {*prompt.templated}
             texts = (text for place, text in enumerate(prompt.text.texts) if place not in added)

@@ -15,7 +15,8 @@ from typing import Any
 from interp.errors import Count, InputError, checked
 from interp.files import staged
 from interp.heads import Head
-from interp.kinds.kind import KINDS, Kind, kind_of, kinds_in
+from interp.kinds.builtin import kind_of
+from interp.kinds.kind import Kind
 from interp.scan.table import HeadScan
 from interp.show.about import probe_of, scored_over, thresholds_of
 from interp.show.pages import webpage
@@ -129,7 +130,7 @@ class Gallery:
         for head in self.heads:
             row = records[str(head)]
             scores = {name: row[name] and round(row[name], 4) for name in self._kinds}
-            kind = kind_of(row["label"])
+            kind = kind_of(row["label"], self.scan.kinds)
             about = {"name": str(head), "layer": head.layer, "head": head.head}
             about |= {"label": row["label"], "labels": list(row["labels"])}
             about["borderline"] = (row.get("borderline") or "").split(", ")
@@ -140,7 +141,7 @@ class Gallery:
     @property
     def _kinds(self) -> dict[str, Kind]:
         """The kinds that these heads can be of, by name."""
-        return {} if self.prompts[0].keys else kinds_in(self.scan.frame.columns)
+        return {} if self.prompts[0].keys else self.scan.kinds
 
     @property
     def _groups(self) -> list[str]:
@@ -149,7 +150,7 @@ class Gallery:
 
     def _data(self) -> dict[str, Any]:
         held = [word for row in self._rows for word in row["labels"]]
-        words = [word for kind in KINDS.values() for word in kind.labels if word in held]
+        words = [word for kind in self.scan.kinds.values() for word in kind.labels if word in held]
         words += sorted(set(held) - set(words))
         kinds, thresholds, over = self._kinds, thresholds_of(self.scan), scored_over(self.scan)
         sinks = [Head.parse(row["name"]) for row in self._rows if row["kind"] == "sink"]
@@ -160,13 +161,13 @@ class Gallery:
             "scored": f"Scores over {over}, not over this prompt:" if kinds else "",
             "kinds": [{"kind": name, "word": kind.label} for name, kind in kinds.items()],
             "looks": {
-                word: kind.looks(thresholds, causal="induction" in kinds)
+                word: kind.looks(thresholds, causal=self.scan.causal)
                 for kind in kinds.values()
                 for word in kind.scored_labels
             },
             "labels": [
                 {"word": word, "kind": kind and kind.name, "count": held.count(word)}
-                for word, kind in ((word, kind_of(word)) for word in words)
+                for word, kind in ((word, kind_of(word, self.scan.kinds)) for word in words)
             ],
             "groups": self._groups,
             "heads": self._rows,

@@ -187,7 +187,7 @@ function targetsOf(head) {
   const { causal, targets, sinks } = prompt();
   const resting = sinks[head.name] ?? [];
   const other = (query) => (key) => (causal ? key < query : key !== query);
-  return targets[head.kind].map((keys, query) =>
+  return (targets[head.kind] ?? []).map((keys, query) =>
     keys.length ? [...new Set([...keys, ...resting.filter(other(query))])] : [],
   );
 }
