@@ -36,7 +36,7 @@ from interp.effects.losses import next_token_losses
 from interp.errors import Count, InputError, Whole, checked
 from interp.models import Model, attend_with
 from interp.models.finite import refuse_not_finite
-from interp.models.stream import layer_of, streams
+from interp.models.stream import streams
 from interp.scan.plan import row_length
 
 Visit = Callable[[int, Float[Tensor, "row head query key"]], None]
@@ -126,7 +126,7 @@ def losses(
     heads = torch.ones(model.n_layers, model.n_heads) > 0 if heads is None else heads
     places = [torch.arange(length), *([cut.places(length)] if cut.turns else [])]
     options = {"position_ids": torch.stack(places).to(model.device), "use_cache": False}
-    attend = partial(_attend, cut, heads.to(model.device), visit)
+    attend = partial(_attend, cut, heads.to(model.device), visit, model.parts)
     rows = []
     with attend_with(model.plain, attend), torch.no_grad():
         for row in tokens[:, None]:
@@ -158,6 +158,7 @@ def _attend(
     cut: Cut,
     heads: Bool[Tensor, "layer head"],
     visit: Visit | None,
+    layers: dict[Any, int],
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -173,7 +174,7 @@ def _attend(
         raise NotImplementedError("a cut cache cannot be combined with another attention mask")
     if slopes is not None:
         raise InputError("model must have rotary positions, got ALiBi")
-    layer, length = layer_of(module), query.shape[2]
+    layer, length = layers[module], query.shape[2]
     cut_heads = heads[layer, :, None, None]
     group = query.shape[1] // key.shape[1]
     k, v = (x.float().repeat_interleave(group, 1) for x in (key, value))

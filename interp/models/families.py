@@ -308,6 +308,11 @@ def attention_modules(plain: Any, stack: Stack = None) -> dict[int, nn.Module]:
     return {i: each for i, each in found.items() if each and names.get(i) != "linear_attention"}
 
 
+def attention_parts(plain: Any) -> dict[nn.Module, int]:
+    """The layer of each module inside the attention of `attention_modules`, and of these."""
+    return {part: i for i, at in attention_modules(plain).items() for part in at.modules()}
+
+
 def output_projections(plain: Any, stack: Stack = None) -> dict[int, nn.Module]:
     """Each layer's output projection (W_O), whose input is the output of all heads side by side.
 

@@ -57,7 +57,11 @@ def run(
     def look(layer: int, pattern: Tensor, hook: Any = None) -> None:
         if layer not in wanted:
             return
-        silent.discard(layer)
+        if layer not in silent:  # HRM runs its layers again and again.
+            raise InputError(
+                f"attention must be computed once in a layer, got again in {layer} of {model.name}"
+            )
+        silent.remove(layer)
         check_heads(model, layer, pattern.shape[1])
         refuse_not_attention(pattern := pattern.float(), model, layer)
         rows = torch.where(real[:, None, :, None], pattern, 0)

@@ -22,6 +22,7 @@ from interp.models import families, fetch
 from interp.models.families import check_settings, text_config, windows
 from interp.models.gguf_files import GgufFile
 from interp.models.identity import adapters, quantization_of
+from interp.models.masks import checked_windows
 from interp.models.model import Model
 from interp.models.off_cpu import off_cpu
 from interp.models.switches import quiet
@@ -335,14 +336,16 @@ def opened(
             " transformers adds ALiBi's bias twice in Falcon's eager code"
         )
     compared = model.device.type == "mps" if compare_with_cpu is None else compare_with_cpu
+    number = config.num_hidden_layers
     if way == "causal":
         families.open_empty_windows(config, name)
+        number = len(families.layer_modules(model)) or number  # BART's are those of its encoder.
     made = Model(
         model,
         tokenizer,
         name,
         revision,
-        windows(config, config.num_hidden_layers, causal=way == "causal"),
+        checked_windows(model, windows(config, number, causal=way == "causal"), way),
         direction=way,
         off_cpu=off_cpu(model, name) if compared else None,
         adapters=adapters,

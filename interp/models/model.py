@@ -73,8 +73,8 @@ class Model:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied: no view of TransformerLens that was built from the rest."""
-        state = {name: value for name, value in vars(self).items() if name != "bridge"}
+        """What is pickled and copied: nothing that was built from the model's modules."""
+        state = {n: value for n, value in vars(self).items() if n not in ("bridge", "parts")}
         return state | {"plain": self.plain and without_recorders(self.plain)}
 
     def __repr__(self) -> str:
@@ -108,8 +108,11 @@ class Model:
         """Number of query heads in a layer."""
         if self.given is not None:
             return int(self.given.cfg.n_heads)
+        number = self._config.num_attention_heads
+        if self.direction == "causal":  # BART's is that of its encoder.
+            number = getattr(self._config, "decoder_attention_heads", number)
         # ConvBERT replaces a part of the heads by convolutions.
-        return max(1, self._config.num_attention_heads // getattr(self._config, "head_ratio", 1))
+        return max(1, number // getattr(self._config, "head_ratio", 1))
 
     def layers_of(self, stack: str | None) -> int:
         """Number of layers in a stack of an encoder-decoder; of another model, in all."""
@@ -141,6 +144,11 @@ class Model:
         if not found:
             raise InputError(f"model must have attention, got {self.name}, which has none")
         return tuple(found)
+
+    @cached_property
+    def parts(self) -> dict[Any, int]:
+        """The layer of each module inside an attention module."""
+        return families.attention_parts(self.plain)
 
     @property
     def n_ctx(self) -> int:

@@ -20,7 +20,7 @@ Attend = Callable[..., tuple[Tensor, None]]
 Output = tuple[Tensor, None]
 
 
-def own_forwards(model: nn.Module, attend: Attend) -> dict[nn.Module, Callable[..., Output]]:
+def own_forwards(model: nn.Module, attend: Attend) -> dict[nn.Module, Callable[..., Any]]:
     """For each attention module that is known here, a forward pass that calls `attend`.
 
     Modules on the interface are not among them, nor those whose forward pass somebody changed.
@@ -68,6 +68,10 @@ def _diff_llama(
     return module.o_proj(z.flatten(2)), None
 
 
+def _refuse(what: str, *_: Any, **__: Any) -> Output:
+    raise InputError(f"attention must be from each token to those before it, got {what}")
+
+
 def _falcon(
     module: Any, attend: Attend, x: Tensor, *, position_embeddings: Any, alibi: Any, **_: Any
 ) -> Output:
@@ -84,12 +88,24 @@ def _falcon(
     return module.dense(z.flatten(2)), None
 
 
-def _gpt_neo(module: Any, attend: Attend, x: Tensor, **_: Any) -> Output:
+def _gpt(module: Any, attend: Attend, x: Tensor, **_: Any) -> list[Tensor]:
+    parts = module.c_attn(x).chunk(3, -1)
+    q, k, v = (part.unflatten(-1, (module.n_head, -1)).transpose(1, 2) for part in parts)
+    return [module.c_proj(attend(module, q, k, v, None)[0].flatten(2))]
+
+
+def _separate(
+    module: Any, attend: Attend, hidden_states: Tensor, key_value_states: None = None, **_: Any
+) -> Output:
+    """GPT-Neo, XGLM, and decoders such as TrOCR's by themselves."""
+    if key_value_states is not None:
+        raise InputError("attention must be to the text itself, got another's keys")
     projections = module.q_proj, module.k_proj, module.v_proj
-    shape = module.num_heads, module.head_dim
-    q, k, v = (module._split_heads(projection(x), *shape) for projection in projections)
-    window = module.config.window_size if module.attention_type == "local" else None
-    z = attend(module, q, k, v, None, scaling=1.0, sliding_window=window)[0]
+    q, k, v = (
+        projection(hidden_states).unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
+        for projection in projections
+    )
+    z = attend(module, q, k, v, None, scaling=getattr(module, "scaling", 1.0))[0]
     return module.out_proj(z.flatten(2)), None
 
 
@@ -103,11 +119,21 @@ def _mpt(module: Any, attend: Attend, x: Tensor, *, position_bias: Tensor, **_: 
     return module.out_proj(z.flatten(2)), None
 
 
-_FORWARDS: dict[str, Callable[..., Output]] = {
+_FORWARDS: dict[str, Callable[..., Any]] = {
     "transformers.models.bloom.modeling_bloom.BloomAttention.forward": _bloom,
+    "transformers.models.deepseek_v4.modeling_deepseek_v4.DeepseekV4Attention.forward": partial(
+        _refuse, "DeepSeek-V4's, which also attends to compressed tokens"
+    ),
     "transformers.models.diffllama.modeling_diffllama.DiffLlamaAttention.forward": _diff_llama,
+    "transformers.models.doge.modeling_doge.DogeAttention.forward": partial(
+        _refuse, "Doge's, whose mask depends on the values"
+    ),
     "transformers.models.falcon.modeling_falcon.FalconAttention.forward": _falcon,
-    "transformers.models.gpt_neo.modeling_gpt_neo.GPTNeoSelfAttention.forward": _gpt_neo,
+    "transformers.models.gpt_neo.modeling_gpt_neo.GPTNeoSelfAttention.forward": _separate,
     "transformers.models.mpt.modeling_mpt.MptAttention.forward": _mpt,
+    "transformers.models.mvp.modeling_mvp.MvpAttention.forward": _separate,
+    "transformers.models.openai.modeling_openai.Attention.forward": _gpt,
+    "transformers.models.trocr.modeling_trocr.TrOCRAttention.forward": _separate,
+    "transformers.models.xglm.modeling_xglm.XGLMAttention.forward": _separate,
 }
 """By the name of the forward pass that each one replaces."""

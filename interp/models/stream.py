@@ -8,7 +8,6 @@ their differences, they are computed in float64.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,13 +16,13 @@ from torch import Tensor, nn
 
 from interp.errors import InputError
 from interp.kinds.mass import LARGE, FromQK, by_tiles, has_float64, norms, score_bound
-from interp.kinds.targets import NONE, within
+from interp.kinds.targets import NONE
 from interp.models import Model, attend_with, attention_layers, cheap_forward
-from interp.models.families import attention_modules, body
+from interp.models.families import body
 from interp.models.finite import refuse_not_finite
+from interp.models.masks import visible_rows
 from interp.models.model import check_heads, warn_of_bridge_hooks
 from interp.models.rows import to_run
-from interp.models.switches import sampled_queries
 
 Visit = Callable[[int, FromQK], None]
 
@@ -45,7 +44,7 @@ def stream(
     real = (tokens != NONE).to(model.device)
 
     def attend(module: Any, *args: Any, **options: Any) -> tuple[Tensor, None]:
-        layer = layer_of(module)
+        layer = model.parts[module]
         out, attention = _attended(module, layer, model.windows[layer], *args, **options)
         check_heads(model, layer, attention.n_heads)
         lse = torch.where(real[:, None], attention.lse, 0)
@@ -66,8 +65,6 @@ def around(
 
     `visit` gets queries, keys and values; all that needs log-sum-exps is NaN.
     """
-    attention = attention_modules(model.plain)
-    layers = {part: layer for layer, whole in attention.items() for part in whole.modules()}
 
     def attend(
         module: Any,
@@ -79,14 +76,15 @@ def around(
         rows: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        layer, length = layers[module], query.shape[2]
+        layer, length = model.parts[module], query.shape[2]
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         place = torch.arange(length, device=query.device)
         seen = (place[:, None] - place).abs() < (model.windows[layer] or length)
-        known = rows is not None and torch.equal(rows, seen[sampled_queries(length)])
+        rows_due = visible_rows(model.windows[layer], length, causal=False)
+        known = rows is not None and torch.equal(rows.cpu(), rows_due)
         others = ("softcap", "s_aux", "slopes", "position_bias")
         if mask is not None or not known or any(options.get(n) is not None for n in others):
-            raise NotImplementedError("a mask, bias or cap that is not known")
+            raise InputError("attention must have a known mask and no bias to be streamed")
         check_heads(model, layer, query.shape[1])
         out = nn.functional.scaled_dot_product_attention(
             query, key, value, seen, scale=scale, enable_gqa=True
@@ -116,18 +114,6 @@ def streams(model: Model) -> bool:
     return sorted(seen) == attention_layers(model, None)
 
 
-@lru_cache(16)
-def visible_rows(window: int | None, length: int) -> Bool[Tensor, "query key"]:
-    """The keys that `sampled_queries` see under our own mask."""
-    query, key = torch.tensor(sampled_queries(length))[:, None], torch.arange(length)
-    return (key <= query) & within(window or length, query, key)
-
-
-def layer_of(module: Any) -> int:
-    """Number of the layer of an attention module of transformers."""
-    return module.layer_id if hasattr(module, "layer_id") else module.layer_idx
-
-
 def _attended(
     module: Any,
     layer: int,
@@ -137,7 +123,6 @@ def _attended(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     slopes: Tensor | None = None,
@@ -147,24 +132,19 @@ def _attended(
 ) -> tuple[Tensor, FromQK]:
     """Attention as transformers calls it, with our own causal mask and window.
 
-    The window is what the module says, or `width` from the settings: the one that gives `rows`.
+    `width` is the window, which must give `rows` if the layer makes a mask.
     """
     biased = attention_mask is not None or position_bias is not None
     if biased or query.shape[2] != key.shape[2] or not getattr(module, "is_causal", True):
-        raise NotImplementedError("only causal attention of a whole prompt can be streamed")
+        raise InputError("attention must be causal, of a whole prompt and unbiased to be streamed")
     group, rest = divmod(query.shape[1], key.shape[1])
     if rest:  # The fused kernel would crash the process.
         raise InputError(f"key-value heads must divide {query.shape[1]}, got {key.shape[1]}")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     length = query.shape[2]
-    limits = [w if w and w < length else None for w in (sliding_window, width, None)]
-    if rows is None:
-        window = limits[0]
-    else:
-        fitting = [w for w in limits if torch.equal(visible_rows(w, length), rows.cpu())]
-        if not fitting:
-            raise NotImplementedError("a mask that is not causal, with a window or in chunks")
-        window = fitting[0]
+    window = width if width and width < length else None
+    if rows is not None and not torch.equal(visible_rows(window, length), rows.cpu()):
+        raise InputError("attention must have the mask of its window to be streamed, got another")
     options = {"softcap": softcap, "window": window, "sinks": s_aux, "slopes": slopes}
     plain = all(option is None for option in options.values())
     if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:

@@ -23,6 +23,9 @@ from interp.models.own_attention import own_forwards
 _ATTENTION: ContextVar[Callable[..., Any]] = ContextVar("attention")
 """The function of `attend_with` in this thread."""
 
+_LENGTH: ContextVar[int | None] = ContextVar("length", default=None)
+"""Length of the prompt whose masks are made in this thread; None: of the one that runs."""
+
 _LOCKS: WeakKeyDictionary[torch.nn.Module, Any] = WeakKeyDictionary()
 _NEW_LOCK, _SETTINGS = threading.Lock(), threading.RLock()
 
@@ -76,7 +79,8 @@ def sampled_queries(length: int) -> list[int]:
     return [length - 1, length // 2, length // 4]
 
 
-def _attend(module: Any, q: Any, k: Any, v: Any, mask: Any = None, **options: Any) -> Any:
+def _attend(module: Any, q: Any, k: Any, v: Any, attention_mask: Any = None, **options: Any) -> Any:
+    mask = attention_mask
     if (function := _ATTENTION.get(None)) is None:
         raise InputError("model must run in one thread at a time, got a run during another's")
     if mask is not None and mask.dtype == torch.bool and mask.shape[-2] == len(sampled_queries(0)):
@@ -84,10 +88,22 @@ def _attend(module: Any, q: Any, k: Any, v: Any, mask: Any = None, **options: An
     return function(module, q, k, v, mask, **options)
 
 
+@contextmanager
+def masks_for(length: int) -> Iterator[None]:
+    """Let a run under `attend_with` make the masks of a prompt of `length` tokens."""
+    token = _LENGTH.set(length)
+    try:
+        yield
+    finally:
+        _LENGTH.reset(token)
+
+
 def _few_rows(*, q_length: int, q_offset: int = 0, **options: Any) -> torch.Tensor:
     """Stands in for the mask, which would be as large as a pattern."""
     few = {"batch_size": 1, "q_length": 1, "attention_mask": None}
     few |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    if length := _LENGTH.get():
+        q_length, few["kv_length"] = length, length
     at = (q_offset + query for query in sampled_queries(q_length))
     made = (sdpa_mask(**{**options, **few, "q_offset": query}) for query in at)
     return torch.cat([row for row in made if row is not None], dim=-2)

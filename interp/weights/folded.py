@@ -22,6 +22,7 @@ from interp.models.families import layer_modules, output_projections, rotary_tab
 from interp.models.reading import Stopped, rereading
 from interp.weights.composition import Composition, compose
 from interp.weights.heads import Distance, HeadWeights, Pairing, Rotary
+from interp.weights.linear import linear_pass
 from interp.weights.norms import Held, Norm, held
 from interp.weights.probed import Call, Layer, recorded
 
@@ -46,6 +47,8 @@ def values(
 ]:
     """W_V, b_V and W_O of each layer with attention, as in `interp.weights.heads.HeadWeights`."""
     read = _read(model, attention_layers(model, None))
+    for layer, (heads, _, seen) in read.items():
+        _refuse_off(model, layer, "values", _off_values(heads, seen))
     return {layer: (heads.W_V, heads.b_V, heads.W_O) for layer, (heads, *_) in read.items()}
 
 
@@ -67,7 +70,7 @@ def head_weights(
     """
     model = load_model(model)
     wanted = list(dict.fromkeys(attention_layers(model, layers)))
-    return {layer: weights for layer, (weights, _) in _tested(model, wanted, fold).items()}
+    return _tested(model, wanted, fold)
 
 
 @checked
@@ -86,14 +89,26 @@ def composition_scores(model: Any, *, distance: Distance = 0, fold: bool = True)
         fold: Whether to fold norms in; without it the numbers are those of TransformerLens.
     """
     model = load_model(model)
-    tested = _tested(model, attention_layers(model, None), fold)
-    if ends := [seen.where for _, seen in tested.values() if seen.ends_in_norm]:
-        raise InputError(
-            f"composition needs a residual stream that no norm changes, but {ends[0]} ends in one:"
-            " what a head writes is divided by other numbers at each token before it is read"
-        )
-    weights = {layer: each for layer, (each, _) in tested.items()}
+    weights = head_weights(model, fold=fold)
+    _check_stream(model)
     return compose(weights, n_layers=model.n_layers, distance=distance)
+
+
+def _check_stream(model: Model) -> None:
+    """Refuse a model in which later layers do not read what a head writes as it was written."""
+    layers = attention_layers(model, None)
+    run = linear_pass(model, model.vocabulary[:2][None], lambda *_: None, {}, layers=layers)
+    start = next(iter(run.streams.values()))
+    along = torch.ones_like(start)
+    along[..., ::2] = -2.0
+    for layer in layers:
+        if run.streams[layer] is not start:
+            (moved,) = torch.autograd.grad(run.streams[layer], start, along, retain_graph=True)
+            if torch.cosine_similarity(moved, along, dim=-1).min() < 1 - 1e-4:
+                raise InputError(
+                    "composition needs a residual stream to which layers only add, got one that"
+                    f" something else, such as a norm, changes before layer {layer} of {model.name}"
+                )
 
 
 def token_sample(model: Model, count: int = 4096, *, seed: int = 0) -> Int[Tensor, " token"]:
@@ -176,11 +191,7 @@ def _at_first(
     raise InputError(f"model must run its first layer, got {model.name}, which does not")
 
 
-def _tested(
-    model: Model, layers: Sequence[int], fold: bool
-) -> dict[int, tuple[HeadWeights, Layer]]:
-    """Each layer's weights, and the pass whose scores they give."""
-    close = 1e-4 if {w.dtype for w in model.inner.parameters()} <= {torch.float32} else 5e-2
+def _tested(model: Model, layers: Sequence[int], fold: bool) -> dict[int, HeadWeights]:
     try:
         read = _read(model, layers, stored=not fold)
     except InputError:
@@ -194,12 +205,20 @@ def _tested(
         rotaries = _rotaries(model, folded.W_Q.shape[-1])
         errors = [(_off(replace(folded, rotary=rotary), layer), rotary) for rotary in rotaries]
         off, rotary = min(errors, key=lambda error: error[0])
-        off = max(off, _off_values(folded, layer))
-        if not off <= close:
-            wrong = f"those of layer {number} are {off:.1%} off: this attention is not known"
-            raise InputError(f"weights must give the scores of {model.name}, but {wrong}")
-        found[number] = replace(folded if fold else stored, rotary=rotary), layer
+        _refuse_off(model, number, "scores", off)
+        _refuse_off(model, number, "values", _off_values(folded, layer))
+        found[number] = replace(folded if fold else stored, rotary=rotary)
     return found
+
+
+def _refuse_off(model: Model, layer: int, what: str, off: float) -> None:
+    """Refuse weights whose results are too far from the model's own."""
+    close = 1e-4 if {w.dtype for w in model.inner.parameters()} <= {torch.float32} else 5e-2
+    if not off <= close:
+        raise InputError(
+            f"weights must give the {what} of {model.name}, but those of layer {layer} are"
+            f" {off:.1%} off: this attention is not known, such as one that clips its queries"
+        )
 
 
 def _read(

@@ -161,10 +161,10 @@ def linear_pass(
             stream(model, tokens, visit, cut)
         else:
             with evaluating(model.plain), torch.no_grad():
-                model.plain(**both_inputs(tokens, decoder_tokens), use_cache=False)
+                model.plain(**both_inputs(tokens, decoder_tokens))
     if without := sorted({*attention_layers(model, None, stack_of(model))} - {*run.heads}):
         raise InputError(f"the attention of layer {without[0]} cannot be streamed")
-    if not run.last.requires_grad:
+    if model.plain.get_output_embeddings() is not None and not run.last.requires_grad:
         raise InputError("the unembedding does not read the residual stream")
     return run
 
@@ -174,10 +174,10 @@ def stack_of(model: Model) -> Stack:
     return "decoder" if model.direction == "encoder-decoder" else None
 
 
-def both_inputs(tokens: Tensor, decoder_tokens: Tensor | None) -> dict[str, Tensor]:
-    """Arguments by which a model gets its tokens."""
+def both_inputs(tokens: Tensor, decoder_tokens: Tensor | None) -> dict[str, Any]:
+    """Arguments with which a model runs its tokens, without a cache."""
     decoded = {} if decoder_tokens is None else {"decoder_input_ids": decoder_tokens}
-    return {"input_ids": tokens, **decoded}
+    return {"input_ids": tokens, **decoded, "use_cache": False}
 
 
 @contextmanager
@@ -281,7 +281,8 @@ def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -
         for module in plain.modules():
             if _is_norm(module):
                 enter(module.register_forward_hook(freeze, with_kwargs=True))
-        enter(plain.get_output_embeddings().register_forward_pre_hook(read))
+        if (unembedding := plain.get_output_embeddings()) is not None:
+            enter(unembedding.register_forward_pre_hook(read))
         yield
 
 

@@ -81,7 +81,7 @@ class Norm:
         scale = whole.pow(2).sum(-1) / (whole * (y - self.bias)).sum(-1)
         some, ours = whole.any(-1), whole / scale[..., None] + self.bias
         if not torch.allclose(ours[some], y[some], rtol=1e-2, atol=1e-2):
-            raise InputError(f"the norm, a {kind}, is not known")
+            raise InputError(f"the norm, a {kind}, is not known, or its output is clipped")
         return scale
 
 

@@ -42,13 +42,12 @@ class Call(NamedTuple):
     @property
     def gave(self) -> Any:
         """What the module gave: its output, or the first of several."""
-        return self.output[0] if isinstance(self.output, tuple) else self.output
+        return self.output[0] if isinstance(self.output, tuple | list) else self.output
 
     def on(self, x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the same call on another input."""
-        if self.args:
-            return (x, *self.args[1:]), self.options
-        return (), {**self.options, "hidden_states": x}
+        """The arguments of the same call on another input, also where it is given twice (CTRL)."""
+        args = tuple(x if each is self.read else each for each in self.args)
+        return args, {n: x if each is self.read else each for n, each in self.options.items()}
 
 
 class Maps(NamedTuple):
@@ -79,7 +78,6 @@ class Layer:
         W_O: The output projection.
         joined: What it read: the outputs of all heads next to each other.
         given: The attention's output; before its last norm, if that reads the stream too (BERT).
-        ends_in_norm: Whether the layer's output, or `given`, goes through a norm in the stream.
     """
 
     where: str
@@ -94,7 +92,6 @@ class Layer:
     W_O: nn.Module
     joined: Float[Tensor, "batch pos joined"]
     given: Float[Tensor, "batch pos d_model"]
-    ends_in_norm: bool
 
     def sigma(self) -> Float[Tensor, "batch pos"]:
         """The scale of the norm before the attention."""
@@ -242,7 +239,6 @@ def _layer(
         W_O=W_O,
         joined=last.read,
         given=calls[last_norm[0]][0].read if last_norm else call.gave,
-        ends_in_norm=bool(last_norm) or any(each.gave is whole.gave for _, each in around),
     )
 
 

@@ -1,12 +1,13 @@
 """A model with ablated heads, compared with TransformerLens' hooks and with sums by hand."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import transformers
 from einops import einsum
-from tiny_models import CONFIGS, tiny
+from tiny_models import CONFIGS, GROUPED, made, named, tiny
 
 import interp
 from interp.effects import ablate as ablation
@@ -35,7 +36,7 @@ def by_lens(model: interp.Model, ids: torch.Tensor, fill) -> torch.Tensor:
 
         return overwrite
 
-    hooks = [(f"blocks.{layer}.attn.hook_z", hook(layer)) for layer in (0, 1)]
+    hooks: Any = [(f"blocks.{layer}.attn.hook_z", hook(layer)) for layer in (0, 1)]
     with torch.no_grad():
         return model.bridge.run_with_hooks(ids, fwd_hooks=hooks, return_type="logits")
 
@@ -82,7 +83,7 @@ def attention_out(model: interp.Model, ids: torch.Tensor, layer: int) -> torch.T
 @pytest.mark.parametrize("family", ["gpt2", "neox", "bloom"])
 def test_without_all_heads_of_a_layer_exactly_the_bias_is_left(family):
     model, ids = interp.load_model(tiny(family)), some_ids()
-    bias = output_projections(model.plain)[1].bias
+    bias: Any = output_projections(model.plain)[1].bias
     with torch.no_grad():
         bias.copy_(100 * torch.rand(bias.shape, generator=torch.Generator().manual_seed(0)))
     _ = model.bridge  # Built from here on, it is ablated too.
@@ -103,7 +104,7 @@ def test_a_layer_without_a_head_lacks_exactly_what_that_head_writes(family):
     (z,) = run_with(model, ids, ["blocks.1.attn.hook_z"]).values()
     W_O = model.bridge.blocks[1].attn.W_O.detach()
     written = einsum(z.reshape(*ids.shape, 4, -1), W_O, "b q h e, h e d -> h b q d")
-    bias = output_projections(model.plain)[1].bias
+    bias: Any = output_projections(model.plain)[1].bias
     total = written.sum(0) + (0 if bias is None else bias)
     assert torch.allclose(total, whole, atol=1e-5)
     with ablated(model, [Head(1, 1)]):
@@ -306,10 +307,9 @@ def test_losses_that_are_not_finite_are_refused():
 
 
 def test_a_layer_with_another_number_of_heads_is_refused():
-    sizes = {"vocab_size": 200, "d_model": 32, "encoder_attention_heads": 8, "encoder_layers": 2}
-    sizes |= {"decoder_attention_heads": 4, "decoder_layers": 2, "decoder_ffn_dim": 64}
-    config = transformers.BartConfig(**sizes, is_decoder=True, is_encoder_decoder=False)
-    model = transformers.BartForCausalLM(config).eval()
+    sizes = {"swa_num_attention_heads": 4, "layer_types": ["hybrid_sliding", "hybrid"]}
+    sizes |= {"mlp_layer_types": ["dense"] * 2, "eos_token_id": 2}
+    model = made(named("InklingText", **{**GROUPED, "num_attention_heads": 8}, **sizes)())
     with (
         pytest.raises(interp.InputError, match=r"its 8 heads in every layer, got .* 4 in layer 0"),
         ablated(model, "L0H1"),

@@ -1,5 +1,7 @@
 """Weights and direct effects in models that are not causal, compared with sums by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -26,7 +28,7 @@ def with_biases(family: str) -> interp.Model:
     return interp.load_model(model)
 
 
-def inputs(family: str, name: str) -> dict[str, torch.Tensor]:
+def inputs(family: str, name: str) -> dict[str, Any]:
     return {name: IDS.flip(1)} if family in ("t5", "bart") else {}
 
 
@@ -47,7 +49,7 @@ def test_direct_effects_sum_to_the_logit(family):
         assert parts["constant"].abs().max() < 1e-4
 
 
-def linear(norm: nn.Module, x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+def linear(norm: Any, x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     """A part through a LayerNorm that keeps the scale that it has for `x`, without its bias."""
     part = part - part.mean(-1, keepdim=True)
     return part / (x.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt() * norm.weight
@@ -98,7 +100,9 @@ def test_effects_of_attention_to_the_encoder_are_those_by_hand():
 
 
 def test_the_decoder_needs_tokens_and_other_models_have_none():
-    for family, options in (("t5", {}), ("bert", {"decoder_tokens": IDS})):
+    tried: tuple[tuple[str, dict[str, Any]], ...]
+    tried = (("t5", {}), ("bert", {"decoder_tokens": IDS}))
+    for family, options in tried:
         with pytest.raises(interp.InputError, match="decoder_tokens must"):
             logit_parts(interp.load_model(tiny(family)), IDS, ANSWERS, **options)
 
@@ -144,7 +148,7 @@ def test_weights_that_do_not_give_the_outputs_are_refused():
 
 
 def test_composition_needs_a_stream_that_no_norm_changes():
-    with pytest.raises(interp.InputError, match="no norm changes, but layer 0"):
+    with pytest.raises(interp.InputError, match="changes before layer 1 of Roberta"):
         composition_scores(with_biases("roberta"))
     model = with_biases("modernbert")
     first, second = head_weights(model).values()
@@ -155,7 +159,7 @@ def test_composition_needs_a_stream_that_no_norm_changes():
 
 
 def test_a_norm_of_the_stream_inside_the_attention_is_refused():
-    ids = {"pad_token_id": 1, "mask_token_id": 3}
+    ids: dict[str, Any] = {"pad_token_id": 1, "mask_token_id": 3}
     config = transformers.EsmConfig(**SIZES, **SMALL, intermediate_size=64, **ids)
     with pytest.raises(interp.InputError, match="norms of the stream must be before"):
         head_weights(transformers.EsmForMaskedLM(config))

@@ -36,6 +36,7 @@ from interp.weights.folded import (
     head_weights,
     norm_before,
     token_sample,
+    values,
 )
 from interp.weights.heads import HeadWeights, ov_copy, qk_match
 
@@ -436,8 +437,9 @@ def test_values_and_outputs_that_the_weights_do_not_give_are_refused():
     model = tiny("llama")
     for layer in model.model.layers:
         layer.self_attn.__class__ = Louder
-    with pytest.raises(interp.InputError, match="this attention is not known"):
-        interp.composition_scores(model)
+    for function in (interp.composition_scores, values):
+        with pytest.raises(interp.InputError, match="this attention is not known"):
+            function(interp.load_model(model))
 
 
 @pytest.mark.parametrize(
@@ -470,7 +472,7 @@ def test_heads_that_write_what_a_norm_divides_have_no_composition():
     W = head_weights(source, [0])[0].W_V
     stored = source.model.decoder.layers[0].self_attn.v_proj.weight.detach().T
     assert torch.allclose(W, stored.view(32, 4, 8).transpose(0, 1))
-    with pytest.raises(InputError, match="that no norm changes, but layer 0 of OPTForCausalLM"):
+    with pytest.raises(InputError, match="such as a norm, changes before layer 1 of OPT"):
         composition_scores(source)
 
 
