@@ -130,31 +130,38 @@ BEGUN, WRITTEN = ("open", ".interp-partial-"), ("os.rename", ".interp-partial-")
 """Steps: before any file is written, and when all files are written and none has moved."""
 
 
-@pytest.mark.parametrize("script", [NAME, pytest.param("render_gallery", marks=pytest.mark.slow)])
-def test_a_stopped_script_leaves_whole_files_and_the_next_run_clears_up(
-    script, home, processes, tmp_path
-):
-    options = ["--model", home / "model", "--format", "png", *WRITERS[script].split()]
+@pytest.fixture
+def run(home, processes, tmp_path):
+    """Runs a script, which writes to a folder in `tmp_path`, to its end or to a step."""
 
-    def run(name, stop=None, by=signal.SIGKILL):
+    def run(script, name, stop=None, by=signal.SIGKILL):
+        options = ["--model", home / "model", "--format", "png", *WRITERS[script].split()]
         done = processes.run(script, *options, "--out", tmp_path / name, stop=stop, by=by)
         expected = 0 if stop is None else -9 if by == signal.SIGKILL else 128 + by
         assert done.returncode == expected, done.stderr
         return contents(tmp_path / name) if (tmp_path / name).exists() else None
 
-    assert run("new", WRITTEN, signal.SIGTERM) is None
+    return run
+
+
+@pytest.mark.parametrize("script", WRITERS)
+def test_a_stopped_script_leaves_nothing(script, run, tmp_path):
+    assert run(script, "new", WRITTEN, signal.SIGTERM) is None
     assert list(tmp_path.iterdir()) == []
-    assert run("new", WRITTEN) is None
-    new = run("new")
+
+
+def test_a_killed_script_leaves_whole_files_and_the_next_run_clears_up(run, tmp_path):
+    assert run(NAME, "new", WRITTEN) is None
+    new = run(NAME, "new")
     assert new is not None
     (tmp_path / "old").mkdir()
     old = dict.fromkeys(new, b"old")
     for file in old:
         (tmp_path / "old" / file).write_bytes(b"old")
-    assert run("old", BEGUN) == old
+    assert run(NAME, "old", BEGUN) == old
     last = max(new)
-    assert run("old", ("os.rename", f"/{last}")) == {**new, last: b"old"}
-    assert run("old") == new
+    assert run(NAME, "old", ("os.rename", f"/{last}")) == {**new, last: b"old"}
+    assert run(NAME, "old") == new
     left = [path.name for name in ("", "new", "old") for path in (tmp_path / name).iterdir()]
     assert sorted(left) == sorted(["new", "old", *new, *new])
 
