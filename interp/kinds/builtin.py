@@ -129,6 +129,12 @@ MORE = _by_name(
         on="text",
     ),
     Kind("same_class", more.same_class, look="looks at tokens of its own class", on="text"),
+    Kind(
+        "recent_tokens",
+        more.recent,
+        look="looks at tokens right before the last {width}",
+        on="text",
+    ),
 )
 """The kinds that a scan scores on request, and `offset_K` for any other distance."""
 

@@ -139,6 +139,12 @@ class Sinks:
         """The column with most attention in all."""
         return self.places.gather(-1, self.total.argmax(-1, keepdim=True))[..., 0]
 
+    def columns(self, named: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch head key"]:
+        """Which columns are sinks: those that draw attention, and the `named` ones."""
+        columns = named.new_zeros(*self.places.shape[:2], named.shape[1] + 1)
+        at = self.places.where(self.drawing, named.shape[1])
+        return columns.scatter(-1, at, True)[..., :-1] | named[:, None]
+
 
 def find_sinks(
     attention: Attention,

@@ -27,6 +27,7 @@ from interp.kinds.targets import (
     Keys,
     Tokens,
     apart,
+    at_keys,
     earlier_copies,
     first_token,
     latest,
@@ -68,6 +69,19 @@ def offset(distance: int) -> Callable[..., Keys]:
         return apart(tokens, (), keys.clamp(min=NONE))
 
     return at_offset
+
+
+def recent(tokens: Tokens, *, width: int = 8) -> Keys:
+    """The tokens right before the local window of `width`: at most 3 windows, and a tenth.
+
+    Example:
+        >>> recent(torch.arange(40)[None])[0, 39, :5].tolist()
+        [31, 30, 29, 28, -1]
+    """
+    keys = positions(tokens)[..., None] - torch.arange(width, 4 * width, device=tokens.device)
+    keys = _tenth(tokens, keys.clamp(min=NONE))
+    real = ordinary(tokens)
+    return torch.where(real[..., None] & at_keys(real, keys), keys, NONE)
 
 
 def ngram_induction(tokens: Tokens) -> Keys:

@@ -1,6 +1,7 @@
 """Which columns are sinks, from few rows and many, and what a head's label says of them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +15,11 @@ from interp.kinds.sinks import SAMPLE, Search, find_sinks, spaced
 from interp.patterns.classify import classify_heads
 
 
-def sinks(pattern: Tensor, counted: Tensor, *, causal: bool = True, **limits: float) -> Tensor:
+def sinks(pattern: Tensor, counted: Tensor, *, causal: bool = True, **limits: Any) -> Tensor:
     """Which columns are sinks, `[batch, head, key]`."""
     search = Search.of(counted, causal=causal)
     found = find_sinks(FromPattern(pattern), search, torch.zeros_like(counted), **limits)
-    columns = torch.zeros(*pattern.shape[:2], pattern.shape[-1] + 1, dtype=torch.bool)
-    columns.scatter_(-1, found.places.where(found.drawing, pattern.shape[-1]), True)
-    return columns[..., :-1]
+    return found.columns(torch.zeros_like(counted))
 
 
 def slow_sinks(pattern: Tensor, counted: Tensor, causal: bool, share: float, least: int) -> Tensor:
@@ -142,7 +141,7 @@ def test_every_sink_is_found_with_its_share_from_the_query_on_that_it_exists_for
     assert 0.8 <= head.scores["sink"] < 0.81
     for place, share in head.sinks.items():
         later = torch.arange(place + 1, length)
-        users = sum((later > column).float() for column in columns)
+        users = torch.stack([(later > column).float() for column in columns]).sum(0)
         assert share == pytest.approx((0.8 / users).mean().item(), abs=0.01)
 
 
@@ -172,3 +171,12 @@ def test_late_sinks_are_the_same_without_a_pattern():
     assert torch.equal(ours.drawing, theirs.drawing)
     assert ours.start[0, 0] == 250
     assert torch.allclose(ours.share, theirs.share, atol=1e-5)  # float32 sums in another order.
+
+
+def test_columns_are_the_sinks_by_their_share_and_the_named_ones():
+    pattern, counted = torch.zeros(1, 2, 20, 20), torch.ones(1, 20, dtype=torch.bool)
+    pattern[0, 0, :, 3] = 1
+    named = torch.arange(20)[None] == 7
+    found = find_sinks(FromPattern(pattern), Search.of(counted), named, share=0.1, least=4)
+    assert [row.nonzero().flatten().tolist() for row in found.columns(named)[0]] == [[3, 7], [7]]
+    assert found.columns(named & False)[0].sum(-1).tolist() == [1, 0]

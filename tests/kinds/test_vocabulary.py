@@ -17,6 +17,7 @@ from interp.kinds.vocabulary import (
     ngram_induction,
     offset,
     quotation_partner,
+    recent,
     same_class,
     start_of_sentence,
     start_of_word,
@@ -29,7 +30,7 @@ RULES = {
         rule.__name__: rule
         for rule in (
             *(ngram_induction, last_punctuation, last_delimiter, start_of_sentence, start_of_word),
-            *(same_class, digits, bracket_partner, quotation_partner),
+            *(recent, same_class, digits, bracket_partner, quotation_partner),
         )
     },
 }
@@ -111,6 +112,13 @@ def test_a_fixed_distance_is_two_or_more():
     assert keys_of(offset(3), ["A", *"bcdef"]) == [[], [], [], [], [1], [2]]
     with pytest.raises(InputError, match="distance must be at least 2, got 1"):
         offset(1)
+
+
+def test_the_recent_tokens_are_right_before_the_window():
+    found = keys_of(recent, [str(number) for number in range(300)])
+    assert found[16:21] == [[8], [9], [10], [11, 10], [12, 11]]
+    assert found[299] == [*range(291, 267, -1)]
+    assert recent(torch.arange(20)[None], width=2)[0, 19, :3].tolist() == [17, 16, NONE]
 
 
 def test_two_tokens_must_match_where_one_also_matches_elsewhere():

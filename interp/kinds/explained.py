@@ -1,0 +1,220 @@
+"""How much of a head's attention the kinds explain, on natural text.
+
+A head's *explained share* is the share of its attention outside sinks that lands on the union of
+the kinds' targets. Each pair of a query and a key counts once, for the first kind that has it as a
+target. The null is the share that as many keys get, drawn evenly from the visible ones outside the
+head's sinks.
+
+Whole rows of the pattern are read for some queries of each text, so that time and memory grow with
+the length and no pattern is made.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.kinds.mass import Attention
+from interp.kinds.targets import NONE, Keys, Tokens, first_token, positions
+
+START = 16
+"""First query that counts: earlier ones see few keys besides the local window."""
+
+QUERIES = 64
+"""Most queries of a row that are asked."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The queries of a batch whose attention is to be explained, and their targets.
+
+    Attributes:
+        tokens: Token ids; -1 is padding.
+        queries: Queries of each row, evenly spaced; filled up with -1.
+        visible: Keys that each of these queries sees.
+        targets: Targets of these queries, by kind, the most specific first.
+    """
+
+    tokens: Tokens
+    queries: Int[Tensor, "batch s"]
+    visible: Bool[Tensor, "batch s key"]
+    targets: dict[str, Bool[Tensor, "batch s key"]]
+
+    @classmethod
+    def of(
+        cls,
+        tokens: Tokens,
+        keys: Mapping[str, Keys],
+        *,
+        counted: Bool[Tensor, "batch pos"],
+        seen: Int[Tensor, "batch pos"],
+        last: Int[Tensor, "batch pos"],
+        most: int = QUERIES,
+    ) -> "Asked":
+        """Ask `most` of the queries that are `counted`, from number `START` of each row on.
+
+        Args:
+            tokens: Token ids; -1 is padding.
+            keys: Targets of every query, by kind.
+            counted: Queries that count, such as `Questions.fit`.
+            seen: Number of keys that each query sees.
+            last: Last of these keys.
+            most: Largest number of queries of a row.
+        """
+        place = positions(tokens)
+        queries = evenly(counted & (place - first_token(tokens)[:, None] >= START), most)
+        at = queries.clamp(min=0)
+        key = place[:1, None]
+        end = last.gather(1, at)[..., None]
+        visible = (key <= end) & (key > end - seen.gather(1, at)[..., None])
+        visible &= (queries != NONE)[..., None]
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        targets = {name: _marked(some[rows, at], visible) for name, some in keys.items()}
+        return cls(tokens, queries, visible, targets)
+
+    @property
+    def union(self) -> Bool[Tensor, "batch s key"]:
+        """Keys that are a target of any kind."""
+        return torch.stack([torch.zeros_like(self.visible), *self.targets.values()]).any(0)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Attention of one layer's heads outside their sinks, summed over the queries of each row.
+
+    Attributes:
+        outside: All of it.
+        on: What lands on each kind's targets that no kind before it has, in the order of kinds.
+        even: What `on` would be if `outside` were spread evenly: the null.
+    """
+
+    outside: Float[Tensor, "row head"]
+    on: dict[str, Float[Tensor, "row head"]]
+    even: dict[str, Float[Tensor, "row head"]]
+
+    @classmethod
+    def join(cls, parts: "Sequence[Explained]") -> "Explained":
+        """The rows of all `parts`, one after the other."""
+
+        def joined(name: str) -> dict[str, Tensor]:
+            return {
+                kind: torch.cat([getattr(p, name)[kind] for p in parts]) for kind in parts[0].on
+            }
+
+        return cls(torch.cat([p.outside for p in parts]), joined("on"), joined("even"))
+
+    @property
+    def share(self) -> Float[Tensor, " head"]:
+        """Explained share of each head, in [0, 1]; NaN if all its attention is on sinks."""
+        return sum_of(self.on) / self.outside.sum(0)
+
+    @property
+    def null(self) -> Float[Tensor, " head"]:
+        """`share` of as many keys drawn evenly."""
+        return sum_of(self.even) / self.outside.sum(0)
+
+
+def sum_of(by_kind: Mapping[str, Float[Tensor, "row head"]]) -> Float[Tensor, " head"]:
+    """The sum over rows and kinds."""
+    return torch.stack([*by_kind.values()]).sum((0, 1))
+
+
+def explain(
+    attention: Attention,
+    asked: Asked,
+    sinks: Bool[Tensor, "batch head key"],
+    of_heads: Mapping[str, Bool[Tensor, "batch head s key"]] | None = None,
+) -> Explained:
+    """Tally the attention of one layer on the targets of `asked`.
+
+    Args:
+        attention: Attention of the layer.
+        asked: Queries and targets.
+        sinks: Columns that are sinks, from `interp.kinds.sinks.Sinks.columns`.
+        of_heads: Targets that differ between heads, by kind, after all others.
+
+    Example:
+        >>> from interp.kinds.mass import FromPattern, visible_keys
+        >>> tokens = torch.arange(32)[None]
+        >>> even = torch.ones(32, 32).tril() / torch.arange(1, 33)[:, None]
+        >>> counted, last = torch.ones_like(tokens).bool(), positions(tokens)
+        >>> keys = {"previous token": last[..., None] - 1}
+        >>> asked = Asked.of(
+        ...     tokens, keys, counted=counted, seen=visible_keys(tokens), last=last
+        ... )
+        >>> first = (tokens == 0)[None]
+        >>> explained = explain(FromPattern(even[None, None]), asked, first)
+        >>> torch.equal(explained.share, explained.null)
+        True
+    """
+    outside, free = outside_sinks(attention, asked, sinks)
+    weight, number = outside.sum(-1), free.sum(-1).clamp(min=1)
+    targets = {name: some[:, None] for name, some in asked.targets.items()} | dict(of_heads or {})
+    rest, on, even = free, {}, {}
+    for name, some in targets.items():
+        hit = rest & some
+        rest = rest & ~some
+        on[name] = (outside * hit).sum((-1, -2)).double().cpu()
+        even[name] = (weight * hit.sum(-1) / number).sum(-1).double().cpu()
+    return Explained(weight.sum(-1).double().cpu(), on, even)
+
+
+def outside_sinks(
+    attention: Attention, asked: Asked, sinks: Bool[Tensor, "batch head key"]
+) -> tuple[Float[Tensor, "batch head s key"], Bool[Tensor, "batch head s key"]]:
+    """Attention of the asked queries outside sinks, and the keys that they see there."""
+    free = asked.visible[:, None] & ~sinks[:, :, None]
+    return attention.rows(asked.queries) * free, free
+
+
+def unexplained(
+    attention: Attention,
+    asked: Asked,
+    sinks: Bool[Tensor, "batch head key"],
+    of_heads: Mapping[str, Bool[Tensor, "batch head s key"]] | None = None,
+    *,
+    most: int = 8,
+) -> tuple[Float[Tensor, "head n"], Int[Tensor, "head n 3"]]:
+    """The pairs with the most attention that no kind explains, one a key, the largest first.
+
+    Returns:
+        The attention of each pair, and its row, query and key.
+    """
+    outside, _ = outside_sinks(attention, asked, sinks)
+    for some in (asked.union[:, None], *(of_heads or {}).values()):
+        outside = outside * ~some
+    by_key = outside.max(2)
+    row_and_key = rearrange(by_key.values, "b h k -> h (b k)")
+    top = row_and_key.topk(min(most, row_and_key.shape[1]))
+    row = top.indices // asked.tokens.shape[1]
+    key = top.indices % asked.tokens.shape[1]
+    head = torch.arange(len(row), device=row.device)[:, None]
+    query = asked.queries[row, by_key.indices[row, head, key]]
+    return top.values, torch.stack([row, query, key], -1)
+
+
+def evenly(counted: Bool[Tensor, "batch pos"], most: int) -> Int[Tensor, "batch s"]:
+    """At most `most` of each row's counted positions, evenly spaced; filled up with -1.
+
+    Example:
+        >>> evenly(torch.tensor([[1, 0, 1, 1, 1], [0, 0, 0, 0, 1]]) > 0, 2).tolist()
+        [[2, 4], [4, -1]]
+    """
+    number = counted.sum(-1, keepdim=True)
+    some = torch.arange(min(most, max(1, int(number.max()))), device=counted.device)
+    rank = torch.where(number > most, ((some + 0.5) * number / most).long(), some)
+    order = torch.argsort((~counted).int(), dim=-1, stable=True)
+    places = order.gather(-1, rank.clamp(max=counted.shape[1] - 1))
+    return torch.where(rank < number, places, NONE)
+
+
+def _marked(
+    keys: Int[Tensor, "batch s m"], visible: Bool[Tensor, "batch s key"]
+) -> Bool[Tensor, "batch s key"]:
+    """Which visible keys are among `keys`."""
+    length = visible.shape[-1]
+    marked = visible.new_zeros(*visible.shape[:2], length + 1)
+    return marked.scatter(-1, torch.where(keys == NONE, length, keys), True)[..., :-1] & visible
