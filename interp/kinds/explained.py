@@ -11,6 +11,7 @@ the length and no pattern is made.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from einops import rearrange
@@ -75,10 +76,17 @@ class Asked:
         targets = {name: _marked(some[rows, at], visible) for name, some in keys.items()}
         return cls(tokens, queries, visible, targets)
 
-    @property
+    @cached_property
+    def first(self) -> Float[Tensor, "batch s key kind"]:
+        """1 where a key is a target of a kind and of none before it, else 0."""
+        none = torch.zeros_like(self.visible)
+        kinds = torch.stack([none, *self.targets.values()], -1)
+        return (kinds & (kinds.cumsum(-1) == 1))[..., 1:].float()
+
+    @cached_property
     def union(self) -> Bool[Tensor, "batch s key"]:
         """Keys that are a target of any kind."""
-        return torch.stack([torch.zeros_like(self.visible), *self.targets.values()]).any(0)
+        return self.first.any(-1)
 
 
 @dataclass(frozen=True)
@@ -147,19 +155,27 @@ def explain(
         ... )
         >>> first = (tokens == 0)[None]
         >>> explained = explain(FromPattern(even[None, None]), asked, first)
-        >>> torch.equal(explained.share, explained.null)
+        >>> torch.allclose(explained.share, explained.null)
         True
     """
     outside, free = outside_sinks(attention, asked, sinks)
-    weight, number = outside.sum(-1), free.sum(-1).clamp(min=1)
-    targets = {name: some[:, None] for name, some in asked.targets.items()} | dict(of_heads or {})
-    rest, on, even = free, {}, {}
-    for name, some in targets.items():
+    weight = outside.sum(-1)
+    even = weight / free.sum(-1).clamp(min=1)
+    both = rearrange(torch.stack([outside, free.float()]), "x b h s k -> b s (x h) k")
+    mass, number = rearrange(both @ asked.first, "b s (x h) n -> x n b h s", x=2)
+    totals = {
+        name: (mass[n].sum(-1), (number[n] * even).sum(-1)) for n, name in enumerate(asked.targets)
+    }
+    rest = free & ~asked.union[:, None]
+    for name, some in (of_heads or {}).items():
         hit = rest & some
         rest = rest & ~some
-        on[name] = (outside * hit).sum((-1, -2)).double().cpu()
-        even[name] = (weight * hit.sum(-1) / number).sum(-1).double().cpu()
-    return Explained(weight.sum(-1).double().cpu(), on, even)
+        totals[name] = (outside * hit).sum((-1, -2)), (even * hit.sum(-1)).sum(-1)
+    return Explained(
+        weight.sum(-1).double().cpu(),
+        {name: total.double().cpu() for name, (total, _) in totals.items()},
+        {name: null.double().cpu() for name, (_, null) in totals.items()},
+    )
 
 
 def outside_sinks(

@@ -84,10 +84,11 @@ def test_rows_join_and_targets_of_single_heads_come_last():
     pattern, _, asked, sinks = case()
     every = asked.visible[:, None].expand(-1, 4, -1, -1).clone()
     every[:, 0] = False
-    found = explain(FromPattern(pattern), asked, sinks, {"own": every})
+    found = explain(FromPattern(pattern), asked, sinks, {"own": every, "again": every})
     assert found.share[1:].tolist() == pytest.approx([1.0] * 3)
     assert found.null[1:].tolist() == pytest.approx([1.0] * 3)
     assert found.share[0] == explain(FromPattern(pattern), asked, sinks).share[0]
+    assert not found.on["again"].any()
     twice = Explained.join([found, found])
     assert torch.equal(twice.share, found.share)
     assert len(twice.outside) == 4
