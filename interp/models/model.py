@@ -170,9 +170,11 @@ class Model:
 
     @property
     def digest(self) -> str | None:
-        """Digest of all weights as they are now (`interp.models.identity.digest`)."""
+        """Digest of all weights and rotary angles now (`interp.models.identity.digest`)."""
         own = self.plain.state_dict() if self.given is None else of_bridge(self.inner)
-        return digest(own)
+        # The tables in use change with the length of the prompt in some models.
+        tables = (b for n, b in self.inner.named_buffers() if n.endswith("original_inv_freq"))
+        return digest(own | {f"rotary {i}": table for i, table in enumerate(tables)})
 
     @property
     def bos(self) -> int | None:

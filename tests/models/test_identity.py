@@ -43,6 +43,16 @@ def test_the_same_weights_have_one_digest_wherever_they_come_from(folder):
     assert interp.load_model(bridge).digest == model.digest
 
 
+def test_other_rotary_angles_give_another_digest():
+    one, other = (
+        interp.load_model(
+            tiny("llama", rope_parameters={"rope_type": "default", "rope_theta": base})
+        )
+        for base in (1e4, 5e5)
+    )
+    assert one.digest != other.digest
+
+
 @pytest.mark.fault("C07")
 def test_a_step_of_training_gives_another_digest_also_to_a_model_that_is_open():
     own = tiny("gpt2")
