@@ -172,9 +172,9 @@ def explain(
         rest = rest & ~some
         totals[name] = (outside * hit).sum((-1, -2)), (even * hit.sum(-1)).sum(-1)
     return Explained(
-        weight.sum(-1).double().cpu(),
-        {name: total.double().cpu() for name, (total, _) in totals.items()},
-        {name: null.double().cpu() for name, (_, null) in totals.items()},
+        weight.sum(-1).cpu().double(),
+        {name: total.cpu().double() for name, (total, _) in totals.items()},
+        {name: null.cpu().double() for name, (_, null) in totals.items()},
     )
 
 

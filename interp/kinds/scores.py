@@ -179,8 +179,8 @@ class Questions:
         found = {}
         for kind, keys in self.joined.keys.items():
             number = (keys != NONE).sum(-1)
-            share = (number / self.seen.double()).sum(-1, keepdim=True)
-            found[kind] = share.cpu(), (number > 0).sum(-1).cpu()
+            share = (number.cpu() / self.seen.cpu().double()).sum(-1, keepdim=True)
+            found[kind] = share, (number > 0).sum(-1).cpu()
         return found
 
 
