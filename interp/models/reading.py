@@ -26,13 +26,36 @@ class QKV(NamedTuple):
     v: Float[Tensor, "batch kv_head pos d_v"]
 
 
+class Call(NamedTuple):
+    """One call of a module."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    output: Any = None
+
+    @property
+    def read(self) -> Any:
+        """What the module read: its first argument, or `hidden_states`."""
+        return self.args[0] if self.args else self.options.get("hidden_states")
+
+    @property
+    def gave(self) -> Any:
+        """What the module gave: its output, or the first of several."""
+        return self.output[0] if isinstance(self.output, tuple | list) else self.output
+
+    def on(self, x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the same call on another input, also where it is given twice (CTRL)."""
+        args = tuple(x if each is self.read else each for each in self.args)
+        return args, {n: x if each is self.read else each for n, each in self.options.items()}
+
+
 class Reading:
     """One layer of a model: what its attention read in one pass and would read in another."""
 
     stream: Float[Tensor, "*batch pos d_model"]
     """Residual stream that enters the layer, after a pass under `watching`."""
 
-    _call: tuple[tuple[Any, ...], dict[str, Any]]
+    _call: Call
 
     def __init__(self, model: Model, layer: int) -> None:
         self._where, self._model = f"layer {layer} of {model.name}", model.plain
@@ -43,21 +66,20 @@ class Reading:
         """Record the call of the layer in a pass of `model.plain`."""
 
         def look(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-            self.stream = (args[0] if args else options["hidden_states"]).detach()
             # A cache would grow from one call to the next.
-            args = tuple(None if _is_cache(value) else value for value in args[1:])
-            named = {n: None if _is_cache(value) else value for n, value in options.items()}
-            named.pop("hidden_states", None)
-            self._call = args, named
+            args = tuple(None if _is_cache(value) else value for value in args)
+            options = {n: None if _is_cache(value) else value for n, value in options.items()}
+            self._call = Call(args, options)
+            self.stream = self._call.read.detach()
 
         with alone(self._model), self._layer.register_forward_pre_hook(look, with_kwargs=True):
             yield
 
     def of(self, stream: Float[Tensor, "*batch pos d_model"]) -> QKV:
         """Queries, keys and values that the attention reads from `stream`, inside `rereading`."""
-        args, options = self._call
+        args, options = self._call.on(stream.to(self.stream.dtype))
         try:
-            self._layer(stream.to(self.stream.dtype), *args, **options)
+            self._layer(*args, **options)
         except Stopped as stopped:
             return QKV(*stopped.args)
         raise AssertionError(f"no attention was computed in {self._where}")

@@ -19,12 +19,12 @@ from torch import Tensor
 from interp.errors import InputError, checked, told
 from interp.models import Model, attention_layers, cheap_forward, evaluating, load_model
 from interp.models.families import layer_modules, output_projections, rotary_tables
-from interp.models.reading import Stopped, rereading
+from interp.models.reading import Call, Stopped, rereading
 from interp.weights.composition import Composition, compose
 from interp.weights.heads import Distance, HeadWeights, Pairing, Rotary
 from interp.weights.linear import linear_pass
 from interp.weights.norms import Held, Norm, held
-from interp.weights.probed import Call, Layer, recorded
+from interp.weights.probed import Layer, recorded
 
 TRIED_ON = 32
 """Number of tokens on which the weights must give the model's own scores."""
@@ -246,7 +246,7 @@ def _read(
     found = {}
     for number, layer, *both in zip(layers, seen, maps, plain, strict=True):
         after = {"W_O": layer.written(), "scale": layer.heads.scale, "softcap": layer.heads.softcap}
-        weights, as_stored = (HeadWeights(**each._asdict(), **after) for each in both)
+        weights, as_stored = (HeadWeights(**each, **after) for each in both)
         weights = _folded(weights, layer)
         for name, W in vars(weights).items():
             if isinstance(W, Tensor) and not W.isfinite().all():

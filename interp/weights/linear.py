@@ -31,8 +31,9 @@ from interp.models.families import (
     layer_modules,
     output_projections,
 )
+from interp.models.reading import Call
 from interp.models.stream import Visit, stream
-from interp.weights.norms import Norm
+from interp.weights.norms import Norm, norms_in
 
 Norms = dict[nn.Module, Norm]
 """Norms that have been probed."""
@@ -193,21 +194,21 @@ def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -
 
     def entered(layer: int, module: Any, args: Any, options: Any) -> Any:
         torch.set_grad_enabled(True)
-        x = args[0] if args else options["hidden_states"]
-        if x.dim() != 3:
+        call = Call(args, options)
+        if (x := call.read).dim() != 3:
             raise InputError(
                 "the layers read several streams, mixed by factors that depend on them"
             )
         if not run.streams:
-            x = run.streams[layer] = x.detach().requires_grad_()
-            return ((x, *args[1:]), options) if args else (args, {**options, "hidden_states": x})
+            run.streams[layer] = x.detach().requires_grad_()
+            return call.on(run.streams[layer])
         if layer in layers:
             run.streams[layer] = x
         return None
 
     def left(layer: int, module: Any, inputs: Any, output: Any) -> None:
         if layer + 1 in layers:
-            run.streams[layer + 1] = output[0] if isinstance(output, tuple) else output
+            run.streams[layer + 1] = Call((), {}, output).gave
 
     def attends(module: Any, args: Any, options: Any) -> tuple[Any, dict[str, Any]]:
         torch.set_grad_enabled(False)
@@ -278,9 +279,8 @@ def _watching(model: Model, run: Linear, parts: bool, layers: Collection[int]) -
                 enter(module.register_forward_hook(partial(wrote, i)))
                 if not is_streamed:
                     enter(module.register_forward_pre_hook(partial(split, found, i)))
-        for module in plain.modules():
-            if _is_norm(module):
-                enter(module.register_forward_hook(freeze, with_kwargs=True))
+        for module in norms_in(plain):
+            enter(module.register_forward_hook(freeze, with_kwargs=True))
         if (unembedding := plain.get_output_embeddings()) is not None:
             enter(unembedding.register_forward_pre_hook(read))
         yield
@@ -301,10 +301,6 @@ def _cut(name: str, value: Any) -> Any:
     return value.detach() if is_read else value
 
 
-def _is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower() and not list(module.children())
-
-
 def _branches(layer: nn.Module, *kept: nn.Module | None) -> Iterator[nn.Module]:
     """The modules of a layer that read the stream and add to it, other than its attention.
 
@@ -312,7 +308,11 @@ def _branches(layer: nn.Module, *kept: nn.Module | None) -> Iterator[nn.Module]:
     W_O inside, is not cut off as a whole, but its own modules are.
     """
     for module in layer.children():
-        if module in kept or _is_norm(module) or "dropout" in type(module).__name__.lower():
+        if (
+            module in kept
+            or norms_in(module)[:1] == [module]
+            or "dropout" in type(module).__name__.lower()
+        ):
             continue
         inside = any(one in kept for one in module.modules()) or "LayerFF" in type(module).__name__
         if inside or not _ADDS_RESIDUAL.isdisjoint(_arguments(module)):

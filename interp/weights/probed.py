@@ -9,7 +9,7 @@ grouped, compressed, quantized or adapted. The output projection gives W_O in th
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -22,43 +22,9 @@ from interp.kinds.mass import FromQK
 from interp.models import Model, alone
 from interp.models.families import attention_modules, layer_modules, output_projections
 from interp.models.model import check_causal
-from interp.models.reading import Stopped
+from interp.models.reading import Call, Stopped
 from interp.models.stream import around, stream
 from interp.weights.norms import Held, Norm, held, norms_in
-
-
-class Call(NamedTuple):
-    """One call of a module."""
-
-    args: tuple[Any, ...]
-    options: dict[str, Any]
-    output: Any
-
-    @property
-    def read(self) -> Any:
-        """What the module read: its first argument, or `hidden_states`."""
-        return self.args[0] if self.args else self.options.get("hidden_states")
-
-    @property
-    def gave(self) -> Any:
-        """What the module gave: its output, or the first of several."""
-        return self.output[0] if isinstance(self.output, tuple | list) else self.output
-
-    def on(self, x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the same call on another input, also where it is given twice (CTRL)."""
-        args = tuple(x if each is self.read else each for each in self.args)
-        return args, {n: x if each is self.read else each for n, each in self.options.items()}
-
-
-class Maps(NamedTuple):
-    """Queries, keys and values as affine maps of what the attention reads, in float32."""
-
-    W_Q: Float[Tensor, "head d_model d_head"]
-    W_K: Float[Tensor, "kv_head d_model d_head"]
-    W_V: Float[Tensor, "kv_head d_model d_value"]
-    b_Q: Float[Tensor, "head d_head"]
-    b_K: Float[Tensor, "kv_head d_head"]
-    b_V: Float[Tensor, "kv_head d_value"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +63,20 @@ class Layer:
         """The scale of the norm before the attention."""
         return self.before.scale(self.stream.float(), self.call.read.float())
 
-    def maps(self, norms: Held) -> Maps:
-        """What the attention makes of its input, with norms inside it held; inside `rereading`."""
+    def maps(self, norms: Held) -> dict[str, Tensor]:
+        """Queries, keys and values as affine maps of what the attention reads, in float32.
+
+        By their names in `interp.weights.heads.HeadWeights`; norms inside the attention are held.
+        Call it inside `rereading`.
+        """
         width = self.stream.shape[-1]
         basis = torch.eye(width + 1, width, dtype=self.call.read.dtype, device=self.stream.device)
         linear = self._parts(basis, norms, biases=False)
         constant = self._parts(basis[-1:], norms, biases=True)
         weights = [rearrange(part[:-1] - part[-1], "row h e -> h row e") for part in linear]
-        return Maps(*weights, *(part[0] for part in constant))
+        biases = [part[0] for part in constant]
+        names = (f"{kind}_{part}" for kind in "Wb" for part in "QKV")
+        return dict(zip(names, [*weights, *biases], strict=True))
 
     def _parts(
         self, x: Float[Tensor, "row d_model"], norms: Held, *, biases: bool
