@@ -57,7 +57,7 @@ def attention_of(
     ends = (f".{layer}.self_attn", f".{layer}.attn", f".{layer}.attention.self")
     ends += (f"block.{layer}.layer.0.SelfAttention",)
     ends += (f".{layer}.self_attention", f".{layer}.attention", f".{layer}.attn.attention")
-    ends += (f".{layer}.temporal_block", f".{layer}.mixer")
+    ends += (f".{layer}.temporal_block", f".{layer}.mixer", f".{layer}.multi_head_attention")
     found = [module for name, module in part.named_modules() if f".{name}".endswith(ends)]
     return found[-1]
 
@@ -69,7 +69,7 @@ def rows_of(attention: torch.nn.Module, family: str) -> tuple[Tensor, ...]:
     take it to be.
     """
     own = slice(HEAD * WIDTH, (HEAD + 1) * WIDTH)
-    if family == "gpt2":
+    if family in ("gpt2", "openai-gpt"):
         q, k, _ = attention.c_attn.weight.T.split(32)
         return q[own], k[own]
     if family in ("mpt", "modernbert"):
@@ -91,6 +91,8 @@ def rows_of(attention: torch.nn.Module, family: str) -> tuple[Tensor, ...]:
         q = attention.q_b_proj.weight.view(4, WIDTH + 4, 16)[HEAD]
         q.data.zero_()
         return q[:WIDTH], attention.kv_b_proj.weight.view(4, -1, 16)[HEAD, :WIDTH]
+    if family == "ctrl":
+        return attention.Wq.weight[own], attention.Wk.weight[own]
     if family in ("bert", "roberta"):
         return attention.query.weight[own], attention.key.weight[own]
     if family == "t5":

@@ -175,6 +175,15 @@ LATER = {
         attention_window_size=4,
         block_types=["recurrent", "attention"],
     ),
+    "xglm": named(
+        "XGLM", num_layers=2, attention_heads=4, d_model=32, ffn_dim=64, scale_embedding=False
+    ),
+    "gpt": lambda: transformers.OpenAIGPTConfig(
+        n_layer=2, n_head=4, n_embd=32, n_positions=64, vocab_size=200
+    ),
+    "ctrl": lambda: transformers.CTRLConfig(
+        n_layer=2, n_head=4, n_embd=32, dff=64, n_positions=64, vocab_size=200
+    ),
     "nemotronh": named(
         "NemotronH",
         **HYBRID,

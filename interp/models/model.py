@@ -329,6 +329,13 @@ class Model:
         """Whether part of the attention goes to learned sinks, which are no keys (gpt-oss)."""
         return any(name.endswith(".sinks") for name, _ in self.inner.named_parameters())
 
+    def has_sinks(self, layer: int) -> bool:
+        """Whether a layer of such a model has learned sinks; some have them in windows alone."""
+        if not self.learned_sinks or self.plain is None:
+            return self.learned_sinks
+        parts = (part for part, i in self.parts.items() if i == layer)
+        return any(getattr(part, "sinks", None) is not None for part in parts)
+
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """How each layer attends, in a few words, by the model's settings.
@@ -342,11 +349,12 @@ class Model:
         is_known = self.direction == "causal" or families.is_softmax(self.inner)
         latent = getattr(self._config, "kv_lora_rank", None)
         whole = "other" if not is_known else "latent" if latent else "full"
-        also = ", ALiBi" * families.is_alibi(self._config) + ", learned sinks" * self.learned_sinks
+        alibi = ", ALiBi" * families.is_alibi(self._config)
         listed = families.listed(self._config, self.n_layers)
         unrotated = families.without_rotary(self._config, self.windows)
         kinds = []
         for layer, width in enumerate(self.windows):
+            also = alibi + ", learned sinks" * self.has_sinks(layer)
             if layer not in self.attending:
                 name = listed[layer].replace("_", " ") if listed else "full attention"
                 kinds.append("none" if name == "full attention" else f"none ({name})")

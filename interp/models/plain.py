@@ -119,7 +119,7 @@ def refuse_not_attention(
     refuse_not_finite(pattern, model, layer)
     above = pattern.sum(-1) - 1
     off = (above if model.learned_sinks else above.abs()).max().item()
-    if model.learned_sinks and (pattern[:, :, 0, 0] == 1).all():  # GraniteSWA
+    if model.has_sinks(layer) and (pattern[:, :, 0, 0] == 1).all():  # GraniteSWA
         raise InputError(
             f"model must return attention that its learned sinks have a share of, got {model.name},"
             " which returns it without: use scan_heads, which computes their share"

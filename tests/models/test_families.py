@@ -45,6 +45,7 @@ FAMILIES = {
     **{"mixtral": "Mixtral", "qwen2moe": "Qwen2-MoE", "qwen3moe": "Qwen3-MoE"},
     **{"gemma3n": "Gemma 3n", "helium": "Helium", "persimmon": "Persimmon", "biogpt": "BioGPT"},
     **{"diffllama": "DiffLlama", "minicpm3": "MiniCPM3", "recurrentgemma": "RecurrentGemma"},
+    **{"xglm": "XGLM", "gpt": "OpenAI GPT", "ctrl": "CTRL"},
     **{"nemotronh": "Nemotron-H", "bert": "BERT", "t5": "T5 encoder"},
 }
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from tiny_models import ENDS, GROUPED, SIZES, SMALL, made, named
+from tiny_models import ENDS, GROUPED, MIXED, SIZES, SMALL, made, named
 
 import interp
 
@@ -89,6 +89,16 @@ def test_attention_without_the_share_of_learned_sinks_is_refused():
     with pytest.raises(interp.InputError, match="its learned sinks have a share of"):
         interp.attention_patterns(model, IDS)
     assert len(interp.scan_heads(model, rows=1, quick=True).frame) == 8
+
+
+def test_layers_have_learned_sinks_one_by_one():
+    config = named("MiMoV2Flash", **GROUPED, sliding_window=4, layer_types=MIXED[::-1])
+    sizes = {f"swa_{name}": GROUPED[name] for name in ("num_attention_heads", "head_dim")}
+    model = interp.load_model(made(config(), **ENDS, **sizes))
+    assert model.kinds == ("full", "window 4, learned sinks")
+    sums = interp.attention_patterns(model, IDS)[:, :, :, 0].sum(-1)
+    assert (sums[0] == 1).all()
+    assert (sums[1] < 1).all()
 
 
 def test_composition_through_norms_in_the_stream_is_refused():
