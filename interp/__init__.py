@@ -16,6 +16,10 @@ From attention patterns to labels, without a model:
 
 What heads do to the output:
 
+    tasks                   prompts with known answers, clean and corrupted: ioi, from_file, ...
+    logit_difference        a metric: the logit of the right answer minus that of the wrong one
+    patch                   each head's clean output put into the corrupted run: `HeadEffects`
+    ablate                  each head taken out, on any prompts and any metric: `HeadEffects`
     verify                  remove the heads of each label; compare with random heads
     ablated                 the model without some heads, inside a `with` block
     path_effects            remove earlier heads from the queries, keys or values of a head
@@ -40,6 +44,7 @@ Classes:
     Kind                    a kind of head: name, rule, threshold, null
     HeadScan                the table of a scan: heads, strongest, to_frame, save, load
     HeadLabel               one head's label with its scores
+    HeadEffects             what each head does to a metric: to_frame, matrix, save, load
     PromptScores            the table of `score_prompts`
     AttentionPatterns       patterns [layer, batch, head, query, key] with their tokens
     Gallery                 the page that `gallery` makes: save, head
@@ -56,7 +61,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from interp.circuits.build import build_circuit as build_circuit
     from interp.circuits.compare import compare_circuits as compare_circuits
+    from interp.effects import tasks as tasks
     from interp.effects.ablate import ablated as ablated
+    from interp.effects.head_effects import HeadEffects as HeadEffects
+    from interp.effects.maps import ablate as ablate
+    from interp.effects.maps import patch as patch
+    from interp.effects.metrics import logit_difference as logit_difference
     from interp.effects.paths import path_effects as path_effects
     from interp.effects.verify import verify as verify
     from interp.errors import InputError as InputError
@@ -89,6 +99,7 @@ _HOME = {
     "AttentionPatterns": "patterns.tensor",
     "Gallery": "show.pages.page",
     "Head": "heads",
+    "HeadEffects": "effects.head_effects",
     "HeadLabel": "kinds.labels",
     "HeadScan": "scan.table",
     "InputError": "errors",
@@ -96,6 +107,7 @@ _HOME = {
     "Model": "models",
     "PromptScores": "scan.prompts",
     "Thresholds": "kinds.scores",
+    "ablate": "effects.maps",
     "ablated": "effects.ablate",
     "attention_patterns": "models.hooks",
     "build_circuit": "circuits.build",
@@ -106,12 +118,15 @@ _HOME = {
     "gallery": "show.pages.gallery",
     "kind": "kinds.kind",
     "load_model": "models",
+    "logit_difference": "effects.metrics",
+    "patch": "effects.maps",
     "path_effects": "effects.paths",
     "published_heads": "trust.published",
     "read_patterns": "patterns.read",
     "scan_heads": "scan.scan",
     "score_prompts": "scan.prompts",
     "scores_by_definition": "patterns.definitions",
+    "tasks": "effects.tasks",
     "verify": "effects.verify",
 }
 
@@ -119,7 +134,8 @@ _HOME = {
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    module = import_module(f"{__name__}.{_HOME[name]}")
+    return module if name == "tasks" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

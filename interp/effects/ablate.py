@@ -83,7 +83,7 @@ def ablated(
     """
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    stack, known, n_heads, name = _shape(model, stack)
+    stack, known, n_heads, name = heads_in(model, stack)
     chosen = parsed_heads("heads", heads, known, name)
     outputs = {Head.parse(head): mean for head, mean in (means or {}).items()}
     if method == "mean" and (absent := sorted(set(chosen) - set(outputs))):
@@ -94,7 +94,7 @@ def ablated(
             if head.layer == layer:
                 z[:, :, head.head] = outputs[head].to(z) if method == "mean" else 0
 
-    with _editing(model, stack, n_heads, {head.layer for head in chosen}, overwrite):
+    with editing(model, stack, n_heads, {head.layer for head in chosen}, overwrite):
         yield
 
 
@@ -130,8 +130,8 @@ def mean_outputs(
     def gather(layer: int, z: Float[Tensor, "batch pos head d_head"]) -> None:
         sums[layer] = sums.get(layer, 0) + z[:, 1:].float().sum((0, 1))
 
-    stack, heads, n_heads, _ = _shape(model, stack)
-    with _editing(model, stack, n_heads, {head.layer for head in heads}, gather):
+    stack, heads, n_heads, _ = heads_in(model, stack)
+    with editing(model, stack, n_heads, {head.layer for head in heads}, gather):
         for batch in _batches(probe):
             _outputs(model, batch.tokens)
     number = probe.tokens[:, 1:].numel()
@@ -185,7 +185,7 @@ def _outputs(model: Model, tokens: Int[Tensor, "batch pos"]) -> Any:
         return model.given(ids, return_type="logits", **options)
 
 
-def _shape(model: Any, stack: Any) -> tuple[Stack, list[Head], int, str]:
+def heads_in(model: Any, stack: Any = None) -> tuple[Stack, list[Head], int, str]:
     """The stack, the heads that can be ablated there, their number in a layer, the model's name."""
     if isinstance(model, PreTrainedModel):
         model = Model(model, None, name=type(model).__name__, revision=None, windows=())
@@ -213,7 +213,7 @@ def _shape(model: Any, stack: Any) -> tuple[Stack, list[Head], int, str]:
 
 
 @contextmanager
-def _editing(
+def editing(
     model: Any, stack: Stack, n_heads: int, layers: Collection[int], edit: _Edit
 ) -> Iterator[None]:
     """Pass the heads' outputs of `layers` through `edit`, in every view of the model."""

@@ -36,13 +36,18 @@ def interval(
     rows = len(queries)
     if rows < 2:
         return torch.full((2, tally.total.shape[1]), torch.nan, dtype=torch.double)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(rows, (draws, rows), generator=generator)
-    times = torch.zeros(draws, rows, dtype=torch.double)
-    times.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.double))
+    times = resampled(rows, draws, seed)
     means = (times @ total) / rearrange(times @ queries, "draw -> draw 1")
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.double)
     return means.quantile(ends, dim=0)
+
+
+def resampled(rows: int, draws: int, seed: int) -> Float[Tensor, "draw row"]:
+    """How often each row occurs in each of `draws` resamples of the rows, with replacement."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(rows, (draws, rows), generator=generator)
+    times = torch.zeros(draws, rows, dtype=torch.double)
+    return times.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.double))
 
 
 def quantile(tally: Tally, level: float = 0.99) -> Float[Tensor, " head"]:

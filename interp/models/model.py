@@ -64,11 +64,11 @@ class Model:
 
     def __post_init__(self) -> None:
         named = [*special_ids(self._config), *special_ids(self.tokenizer)]
-        if beyond := {f"{name} {i}": 0 for name, i in named if not 0 <= i < self._n_embeddings}:
+        if beyond := {f"{name} {i}": 0 for name, i in named if not 0 <= i < self.n_embeddings}:
             LOG.warning(
                 "%s has token ids from 0 to %d: ignoring special tokens outside the vocabulary: %s",
                 self.name,
-                self._n_embeddings - 1,
+                self.n_embeddings - 1,
                 ", ".join(beyond),
             )
 
@@ -191,7 +191,7 @@ class Model:
         named = self._config if self.tokenizer is None else self.tokenizer
         ids = dict(reversed(list(special_ids(named))))  # The first of several.
         found = next((ids[name] for end in ends if (name := f"{end}_token_id") in ids), None)
-        return found if found is not None and 0 <= found < self._n_embeddings else None
+        return found if found is not None and 0 <= found < self.n_embeddings else None
 
     @cached_property
     def special(self) -> frozenset[int]:
@@ -199,12 +199,12 @@ class Model:
         listed = {i for _, i in special_ids(self._config)}
         if self.tokenizer is not None:
             listed = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
-        return frozenset(i for i in listed if 0 <= i < self._n_embeddings)
+        return frozenset(i for i in listed if 0 <= i < self.n_embeddings)
 
     @cached_property
     def vocabulary(self) -> Int[Tensor, " id"]:
         """Ids of ordinary tokens: known to the model and to the tokenizer, and not special."""
-        ids = torch.arange(self._n_embeddings)
+        ids = torch.arange(self.n_embeddings)
         ids = ids if self.tokenizer is None else ids[: len(self.tokenizer)]
         return ids[~torch.isin(ids, torch.tensor(sorted(self.special), dtype=torch.long))]
 
@@ -258,7 +258,7 @@ class Model:
             ids = [without_padding(row, index) for index, row in enumerate(padded)]
             pairs = [(row, [False] * len(row)) for row in ids]
         rows = [row for row, _ in pairs]
-        longest, most = self.n_ctx, self._n_embeddings - 1
+        longest, most = self.n_ctx, self.n_embeddings - 1
         if decoder:
             longest = families.context(self.plain, self.direction, "decoder") or sys.maxsize
             most = self._decoder_size("vocab_size") - 1
@@ -381,7 +381,8 @@ class Model:
         return text_config(self.inner)
 
     @property
-    def _n_embeddings(self) -> int:
+    def n_embeddings(self) -> int:
+        """Number of token ids that the model has an embedding for."""
         return int(self.given.cfg.d_vocab if self.given else self._config.vocab_size)
 
 

@@ -1,0 +1,247 @@
+"""A metric with the output of one head replaced at a time, for many heads in few passes.
+
+Nothing changes below the layer of a replaced head: the layers there hand on the stream that they
+computed once. Several heads of a layer run next to each other in the batch, each with its own
+replacement, and the model computes the logits after the last token alone if the metric needs no
+others.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from interp.effects.ablate import editing
+from interp.effects.metrics import Metric
+from interp.errors import InputError
+from interp.heads import Head
+from interp.kinds.targets import NONE
+from interp.models import Model, alone, cheap_forward, evaluating
+from interp.models.families import layer_modules
+from interp.models.model import check_causal
+from interp.models.rows import rows_by_length
+
+Outputs = dict[int, Tensor]
+"""The output z of all heads `[batch, pos, head, d_head]`, by layer."""
+
+_TOKENS = 2048
+"""Tokens that run at once, if a prompt is not longer."""
+
+_LOGITS = 2**26
+"""Logits that are kept at once, unless a single head needs more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Prompts of equal length, which run together, and what they computed.
+
+    Attributes:
+        rows: Numbers of the prompts.
+        tokens: Their token ids.
+        z: Output of the heads, by layer.
+        left: What each layer returned.
+    """
+
+    rows: list[int]
+    tokens: Int[Tensor, "batch pos"]
+    z: Outputs
+    left: dict[int, Any]
+
+
+class Prompts:
+    """Prompts with a metric, measured with and without other outputs of heads.
+
+    Attributes:
+        tokens: Token ids, padded with -1 on the right.
+        groups: The prompts by length, each group small enough to run at once.
+    """
+
+    def __init__(self, model: Model, tokens: Int[Tensor, "batch pos"], metric: Metric) -> None:
+        self.tokens = tokens
+        self._model, self._metric = model, metric
+        self._only_last = bool(getattr(metric, "last_only", False))
+        self.groups = [_group(model, rows, tokens[rows, :n]) for rows, n in _batches(tokens)]
+        self._skippable = _skippable(model, tokens)
+
+    def metric(self) -> Float[Tensor, " batch"]:
+        """The metric of each prompt, with no output replaced."""
+        return self._measured(self._model.attending[-1], [None], [])[0]
+
+    def replaced(
+        self,
+        heads: Sequence[Head],
+        outputs: Sequence[Outputs],
+        *,
+        position: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Float[Tensor, "replaced batch"]:
+        """The metric of each prompt with the output of each of `heads` replaced, one at a time.
+
+        Args:
+            heads: Heads, ordered by layer.
+            outputs: For each group, other outputs of its heads.
+            position: Position whose output is replaced, from the end if negative; all if left out.
+            progress: Callback, called with (heads done, heads in all).
+        """
+        at: Any = slice(None) if position is None else [position]
+        batch, length = self.tokens.shape
+        logits = batch * (1 if self._only_last else length) * self._model.n_embeddings
+        largest = max(group.tokens.numel() for group in self.groups)
+        at_once = max(1, min(_TOKENS // largest, _LOGITS // logits))
+        parts: list[Tensor] = []
+        for layer, of_layer in groupby(heads, key=lambda head: head.layer):
+            numbers = [head.head for head in of_layer]
+            for start in range(0, len(numbers), at_once):
+                some = numbers[start : start + at_once]
+                parts.append(self._measured(layer, some, outputs, at))
+                if progress is not None:
+                    progress(sum(map(len, parts)), len(heads))
+        return torch.cat(parts)
+
+    def _measured(
+        self, layer: int, heads: Sequence[int | None], outputs: Sequence[Outputs], at: Any = None
+    ) -> Float[Tensor, "replaced batch"]:
+        """The metric with each of `heads` of a layer replaced; with `[None]` none is."""
+        model, copies = self._model, len(heads)
+        every: Tensor | None = None
+        for index, group in enumerate(self.groups):
+            size = len(group.rows)
+
+            def replace(layer: int, z: Tensor, index: int = index, size: int = size) -> None:
+                for copy, head in enumerate(heads):
+                    if head is not None:
+                        new = outputs[index][layer][:, at, head]
+                        z[copy * size : (copy + 1) * size, at, head] = new.to(z)
+
+            with ExitStack() as changed:
+                if layer in self._skippable:
+                    changed.enter_context(_skipping(model, layer, group.left, copies))
+                changed.enter_context(editing(model, None, model.n_heads, {layer}, replace))
+                logits = _run(model, group.tokens.repeat(copies, 1), self._only_last)
+            if every is None:
+                length = 1 if self._only_last else self.tokens.shape[1]
+                shape = copies, len(self.tokens), length, logits.shape[-1]
+                every = logits.new_full(shape, torch.nan)
+            every[:, group.rows, : logits.shape[1]] = logits.unflatten(0, (copies, size))
+        assert every is not None
+        values = [_checked(self._metric(each, self.tokens), self.tokens) for each in every]
+        return torch.stack(values).double().cpu()
+
+
+def last_logits(model: Model, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch id"]:
+    """The logits after each prompt's last token, on the CPU."""
+    batches = _batches(tokens)
+    logits = torch.cat([_run(model, tokens[rows, :n], True)[:, 0].cpu() for rows, n in batches])
+    return logits[torch.tensor([row for rows, _ in batches for row in rows]).argsort()]
+
+
+def _batches(tokens: Int[Tensor, "batch pos"]) -> list[tuple[list[int], int]]:
+    """Numbers of prompts that run together, as their length is the same, and that length."""
+    return [
+        (rows.tolist(), size)
+        for (size,), group in rows_by_length(tokens).items()
+        for rows in torch.tensor(group).split(max(1, _TOKENS // size))
+    ]
+
+
+def _group(model: Model, rows: list[int], tokens: Int[Tensor, "batch pos"]) -> Group:
+    """Run prompts of equal length, and keep what their layers computed."""
+    z: Outputs = {}
+    left: dict[int, Any] = {}
+
+    def keep(layer: int, module: Any, inputs: Any, output: Any) -> None:
+        left[layer] = output
+
+    with ExitStack() as hooks:
+        hooks.enter_context(
+            editing(model, None, model.n_heads, set(model.attending), z.__setitem__)
+        )
+        for layer, module in _layers(model).items():
+            hooks.callback(module.register_forward_hook(partial(keep, layer)).remove)
+        _run(model, tokens, True)
+    return Group(rows, tokens, z, left)
+
+
+def _checked(values: Any, tokens: Tensor) -> Tensor:
+    if not isinstance(values, Tensor) or values.shape != (len(tokens),):
+        got = getattr(values, "shape", type(values).__name__)
+        raise InputError(f"metric must return [batch], here {(len(tokens),)}, got {got}")
+    if not values.isfinite().all():
+        row = int((~values.isfinite()).nonzero()[0])
+        raise InputError(
+            f"metric must be finite, got {values[row]} for prompt {row}: logits of padding are NaN,"
+            " and interp.effects.metrics.last gives those after the last token"
+        )
+    return values
+
+
+def _run(
+    model: Model, tokens: Int[Tensor, "batch pos"], only_last: bool
+) -> Float[Tensor, "batch _ id"]:
+    check_causal(model)
+    ids, runs = tokens.to(model.device), model.plain if model.given is None else model.given
+    options = cheap_forward(model.inner)
+    if not only_last:
+        options.pop("logits_to_keep", None)
+    with torch.no_grad(), evaluating(runs):
+        if model.given is None:
+            logits = runs(ids, **options).logits
+        else:
+            options.pop("logits_to_keep", None)
+            logits = runs(ids, return_type="logits", **options)
+    return logits[:, -1:] if only_last else logits
+
+
+def _layers(model: Model) -> dict[int, nn.Module]:
+    return {} if model.plain is None else layer_modules(model.plain)
+
+
+@contextmanager
+def _skipping(model: Model, until: int, left: dict[int, Any], copies: int) -> Iterator[None]:
+    """Let the layers below `until` compute nothing, and hand on what they did for each copy."""
+
+    def repeated(value: Any) -> Any:
+        return value.repeat(copies, *[1] * (value.dim() - 1)) if torch.is_tensor(value) else value
+
+    entering = tree_map(repeated, left[until - 1]) if until else None
+    with alone(model.plain), ExitStack() as back:
+        for layer, module in _layers(model).items():
+            if layer < until:
+                back.callback(_forward_back, module, vars(module).get("forward"))
+                module.forward = lambda *inputs, **options: entering
+        yield
+
+
+def _forward_back(module: nn.Module, forward: Any) -> None:
+    if forward is None:
+        vars(module).pop("forward", None)
+    else:
+        module.forward = forward
+
+
+def _skippable(model: Model, tokens: Int[Tensor, "batch pos"]) -> set[int]:
+    """The layers below which others can be skipped: the first prompt gives the same logits then.
+
+    It does not where a layer reads more of an earlier one than the stream, such as its keys.
+    """
+    if model.plain is None:
+        return set()
+    one = _group(model, [0], tokens[:1, : int((tokens[0] != NONE).sum())])
+    whole = _run(model, one.tokens, True)
+    found = set()
+    for layer in _layers(model):
+        try:
+            with _skipping(model, layer, one.left, 1):
+                logits = _run(model, one.tokens, True)
+        except Exception:  # Whatever it is that is missing: the whole model runs instead.
+            continue
+        if torch.allclose(logits, whole, rtol=1e-4, atol=1e-4):
+            found.add(layer)
+    return found

@@ -1,0 +1,298 @@
+"""Maps of effects, compared with plain hooks on models of transformers, one head at a time."""
+
+import functools
+
+import pandas as pd
+import pytest
+import torch
+from tiny_models import tiny
+
+import interp
+from interp.effects import replaced as engine
+from interp.effects.metrics import AnswerMetric, last
+
+PROJECTIONS = {
+    "gpt2": "transformer.h.{}.attn.c_proj",
+    "neox": "gpt_neox.layers.{}.attention.dense",
+    "llama": "model.layers.{}.self_attn.o_proj",
+    "gemma2": "model.layers.{}.self_attn.o_proj",
+    "bloom": "transformer.h.{}.self_attention.dense",
+    "opt": "model.decoder.layers.{}.self_attn.out_proj",
+    "neo": "transformer.h.{}.attn.attention.out_proj",
+    "gemma3n": "model.layers.{}.self_attn.o_proj",
+}
+"""Where each family multiplies the heads' outputs by W_O."""
+
+LENGTHS = (9, 9, 6, 9)
+
+
+def prompts() -> tuple[list[list[int]], list[list[int]]]:
+    """Clean and corrupted prompts of two lengths, which differ from the third token on."""
+    generator = torch.Generator().manual_seed(0)
+    clean, corrupted = torch.randint(3, 200, (2, 4, 9), generator=generator)
+    corrupted[:, :2] = clean[:, :2]
+    cut = [[row[:n].tolist() for row, n in zip(each, LENGTHS)] for each in (clean, corrupted)]
+    return cut[0], cut[1]
+
+
+@functools.cache
+def answers(family: str) -> list[list[int]]:
+    """For each prompt the tokens whose logits rise and fall most from corrupted to clean."""
+    model = tiny(family)
+    right, wrong = [], []
+    for pair in zip(*prompts()):
+        with torch.no_grad():
+            ends = [model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in pair]
+        right.append(int((ends[0] - ends[1]).argmax()))
+        wrong.append(int((ends[0] - ends[1]).argmin()))
+    return [right, wrong]
+
+
+def metric(family: str, rows: slice = slice(None)) -> AnswerMetric:
+    right, wrong = answers(family)
+    return interp.logit_difference(right=right[rows], wrong=wrong[rows])
+
+
+def difference(model, family, row, ids, layer=0, edit=lambda z: None) -> float:
+    """One prompt's logit difference with the z [pos, head, d] of a layer edited by a pre-hook."""
+
+    def before(module, inputs):
+        z = inputs[0].clone()
+        edit(z[0].view(len(ids), 4, -1))
+        return (z, *inputs[1:])
+
+    projection = model.get_submodule(PROJECTIONS[family].format(layer))
+    handle = projection.register_forward_pre_hook(before)
+    with torch.no_grad():
+        logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+    handle.remove()
+    right, wrong = answers(family)
+    return float(logits[right[row]] - logits[wrong[row]])
+
+
+def z_of(model, family, ids, layer) -> torch.Tensor:
+    seen = []
+    difference(model, family, 0, ids, layer, lambda z: seen.append(z.clone()))
+    return seen[0]
+
+
+def by_hand(family, new_z, position=slice(None)) -> torch.Tensor:
+    """[row, layer, head] differences of the corrupted prompts, each head's z replaced alone."""
+    model, corrupted = tiny(family), prompts()[1]
+    values = torch.zeros(len(corrupted), model.config.num_hidden_layers, 4).double()
+    for row, ids in enumerate(corrupted):
+        for layer in range(values.shape[1]):
+            new = new_z(model, row, layer)
+            for head in range(4):
+
+                def edit(z, head=head, new=new):
+                    z[position, head] = new[position, head]
+
+                values[row, layer, head] = difference(model, family, row, ids, layer, edit)
+    return values
+
+
+def whole(family, both) -> torch.Tensor:
+    model = tiny(family)
+    return torch.tensor([difference(model, family, i, ids) for i, ids in enumerate(both)]).double()
+
+
+@pytest.mark.parametrize(
+    ("family", "position"), [*zip(PROJECTIONS, [None] * 8), ("llama", -1), ("neox", 3)]
+)
+def test_a_patch_map_equals_plain_hooks_one_head_and_one_prompt_at_a_time(family, position):
+    clean, corrupted = prompts()
+    at = slice(None) if position is None else [position]
+    patched = by_hand(family, lambda m, row, layer: z_of(m, family, clean[row], layer), at)
+    before, after = whole(family, corrupted), whole(family, clean)
+    expected = (patched.mean(0) - before.mean()) / (after - before).mean()
+    assert expected.abs().max() > 1e-3
+    effects = interp.patch(tiny(family), clean, corrupted, metric(family), position=position)
+    assert torch.allclose(torch.tensor(effects.matrix().to_numpy()), expected, atol=1e-4)
+    # A bootstrap by hand of one head.
+    change, total = patched[:, 1, 2] - before, after - before
+    times = torch.randint(4, (2000, 4), generator=torch.Generator().manual_seed(0))
+    drawn = change[times].mean(1) / total[times].mean(1)
+    row = effects.to_frame().set_index("name").loc["L1H2"]
+    for name, level in (("low", 0.025), ("high", 0.975)):
+        assert row[name] == pytest.approx(float(drawn.quantile(level)), rel=1e-3, abs=1e-4)
+    others = expected[1, [0, 1, 3]]
+    assert row["random_low"] == pytest.approx(float(others.min()), abs=1e-4)
+    assert row["random_high"] == pytest.approx(float(others.max()), abs=1e-4)
+
+
+@pytest.mark.parametrize("how", ["zero", "mean", "resample"])
+def test_an_ablation_map_equals_plain_hooks(how):
+    texts = prompts()[1][:2]
+    model = tiny("llama")
+
+    def new_z(_, row, layer):
+        every = [z_of(model, "llama", ids, layer) for ids in texts]
+        if how == "mean":
+            return torch.cat([z[1:] for z in every]).mean(0).expand(9, 4, -1)
+        return 0 * every[0] if how == "zero" else every[1 - row]
+
+    changed = torch.zeros(2, 2, 4).double()
+    for row, ids in enumerate(texts):
+        for layer in range(2):
+            new = new_z(model, row, layer)
+            for head in range(4):
+
+                def edit(z, head=head, new=new):
+                    z[:, head] = new[:, head]
+
+                changed[row, layer, head] = difference(model, "llama", row, ids, layer, edit)
+    measure = metric("llama", slice(2))
+    effects = interp.ablate(model, texts, measure, how=how)
+    expected = changed.mean(0) - whole("llama", texts).mean()
+    assert torch.allclose(torch.tensor(effects.matrix().to_numpy()), expected, atol=1e-4)
+    assert expected.abs().max() > 0.05
+    some = interp.ablate(model, texts, measure, ["L1H2", "L1H0"], how)
+    frame = effects.to_frame()
+    pd.testing.assert_frame_equal(
+        some.to_frame(), frame[frame["name"].isin(["L1H0", "L1H2"])].reset_index(drop=True)
+    )
+
+
+def test_nothing_depends_on_what_is_skipped_or_runs_together(monkeypatch):
+    clean, corrupted = prompts()
+    together = interp.patch(tiny("llama"), clean, corrupted, metric("llama")).matrix()
+    ran = []
+    model = interp.load_model(tiny("llama"))
+    model.plain.model.layers[0].mlp.register_forward_hook(lambda *_: ran.append(1))
+    interp.patch(model, clean, corrupted, metric("llama"), heads="L1H0")
+    skipped = len(ran)
+    monkeypatch.setattr(engine, "_skippable", lambda model, tokens: set())
+    monkeypatch.setattr(engine, "_TOKENS", 9)
+    assert (
+        interp.patch(model, clean, corrupted, metric("llama")).matrix() - together
+    ).abs().max().max() < 1e-4
+    ran.clear()
+    monkeypatch.setattr(engine, "_TOKENS", 2048)
+    interp.patch(model, clean, corrupted, metric("llama"), heads="L1H0")
+    assert len(ran) > skipped - 4
+
+
+def test_layers_are_not_skipped_where_that_would_change_the_result(monkeypatch):
+    """A hook of the user's on a layer's output would run on its own result."""
+    model = interp.load_model(tiny("llama"))
+    model.plain.model.layers[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    maps = [interp.patch(model, *prompts(), metric("llama")).matrix()]
+    monkeypatch.setattr(engine, "_skippable", lambda model, tokens: set())
+    maps.append(interp.patch(model, *prompts(), metric("llama")).matrix())
+    assert (maps[0] - maps[1]).abs().max().max() < 1e-4
+
+
+def test_your_own_metric_sees_all_positions_and_padding_as_nan():
+    clean, corrupted = prompts()
+    seen = []
+
+    def own(logits, tokens):
+        seen.append((logits.shape, logits[2, 6:].isnan().all(), logits[2, :6].isnan().any()))
+        at_last = last(logits, tokens)
+        rows = torch.arange(len(tokens))
+        right, wrong = answers("gpt2")
+        return at_last[rows, right] - at_last[rows, wrong]
+
+    model = tiny("gpt2")
+    ours, theirs = (
+        interp.patch(model, clean, corrupted, m).matrix() for m in (own, metric("gpt2"))
+    )
+    assert (ours - theirs).abs().max().max() < 1e-5
+    assert {tuple(map(str, each)) for each in seen} == {
+        (str(torch.Size([4, 9, 200])), "tensor(True)", "tensor(False)")
+    }
+    with pytest.raises(interp.InputError, match="metric must be finite, got nan for prompt 2"):
+        interp.patch(model, clean, corrupted, lambda logits, tokens: logits[:, -1, 0])
+    with pytest.raises(interp.InputError, match=r"metric must return \[batch\], here \(4,\)"):
+        interp.patch(model, clean, corrupted, lambda logits, tokens: logits.mean())
+
+
+def test_the_model_and_the_random_state_stay_as_they_were():
+    own = tiny("llama", attention_dropout=0.5).train()
+    model = interp.load_model(own)
+    model.plain.train()
+    hooks = [(p, dict(p._forward_hooks), dict(p._forward_pre_hooks)) for p in model.plain.modules()]
+    state, clean_and_corrupted = torch.get_rng_state(), prompts()
+
+    def stops(logits, tokens):
+        raise KeyboardInterrupt
+
+    effects = interp.patch(model, *clean_and_corrupted, metric("llama"))
+    pd.testing.assert_frame_equal(
+        interp.patch(tiny("llama"), *clean_and_corrupted, metric("llama")).to_frame(),
+        effects.to_frame(),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        interp.ablate(model, clean_and_corrupted[0], stops)
+    assert torch.equal(torch.get_rng_state(), state)
+    for part, after, before in hooks:
+        assert part.training
+        assert (dict(part._forward_hooks), dict(part._forward_pre_hooks)) == (after, before)
+        assert "forward" not in vars(part)
+
+
+def test_effects_are_saved_and_shown(tmp_path):
+    clean, corrupted = prompts()
+    effects = interp.patch(tiny("gpt2"), clean, corrupted, metric("gpt2"))
+    assert effects.made_by["prompts"][2] == " ".join(map(str, corrupted[2]))
+    effects.save(tmp_path / "map.json")
+    loaded = interp.HeadEffects.load(tmp_path / "map.json")
+    pd.testing.assert_frame_equal(loaded.to_frame(), effects.to_frame())
+    assert loaded.made_by == effects.made_by
+    first = effects.strongest(1).iloc[0]
+    assert f"strongest: {first['name']} {first['effect']:+.2f} [" in repr(loaded)
+    assert effects.matrix("low").loc["L1", "H3"] == effects.to_frame()["low"].iloc[7]
+    single = interp.patch(tiny("gpt2"), clean[:1], corrupted[:1], metric("gpt2", slice(1)))
+    assert single.to_frame()["low"].isna().all()
+    single.save(tmp_path / "one.json")
+    pd.testing.assert_frame_equal(
+        interp.HeadEffects.load(tmp_path / "one.json").to_frame(), single.to_frame()
+    )
+
+
+def test_what_cannot_be_measured_is_refused(caplog):
+    model, (clean, corrupted) = interp.load_model(tiny("gpt2")), prompts()
+    for wrong, words in (
+        ({"what": "x"}, "what must be"),
+        ({"position": 6}, "position must be from -6 to 5, as the shortest prompt has 6 tokens"),
+        ({"heads": "L9H0"}, "heads must be heads of"),
+        ({"heads": []}, "heads must be at least one"),
+        ({"corrupted": clean}, "metric must differ between clean and corrupted"),
+        ({"corrupted": clean[:2]}, "clean and corrupted must be as many"),
+        (
+            {"metric": metric("gpt2", slice(1))},
+            "answers must be one for each prompt, got 1 for 4 prompts",
+        ),
+        ({"corrupted": [*clean[:3], clean[3][:8]]}, "got 9 and 8 in pair 3: from token 8 on"),
+    ):
+        with pytest.raises(interp.InputError, match=words):
+            interp.patch(
+                model, **{"clean": clean, "corrupted": corrupted, "metric": metric("gpt2")} | wrong
+            )
+    with pytest.raises(interp.InputError, match="how must be one of mean, zero, resample"):
+        interp.ablate(model, clean, metric("gpt2"), how="half")
+    with pytest.raises(interp.InputError, match=r"at least two of each length .* one of 6 tokens"):
+        interp.ablate(model, clean, metric("gpt2"), how="resample")
+    with pytest.raises(interp.InputError, match="model must be causal"):
+        interp.patch(tiny("bert"), clean, corrupted, metric("gpt2"))
+    same = [clean[0], corrupted[0], *clean[2:]], [corrupted[0], clean[0], *clean[2:3], corrupted[3]]
+    either = interp.logit_difference(right=[10] * 4, wrong=[20] * 4)
+    interp.patch(model, *same, either)
+    assert "effects are divided by this difference" in caplog.text
+
+
+@pytest.mark.real_model
+def test_name_movers_of_the_default_model(real_model):
+    """By prompts of names, L23H3 brings back about half of the answer from its last position."""
+    task = interp.tasks.ioi(real_model, 8)
+    heads = ["L23H3", "L20H0", "L29H1", "L29H0", "L24H4", "L11H1"]
+    measure = interp.logit_difference(task)
+    effects = interp.patch(
+        real_model, task.clean, task.corrupted, measure, heads=heads, position=-1
+    )
+    by_name = effects.to_frame().set_index("name")["effect"]
+    assert by_name.idxmax() == "L23H3"
+    assert 0.4 < by_name["L23H3"] < 0.6
+    assert abs(by_name["L11H1"]) < 0.05
+    assert by_name[["L29H0", "L24H4"]].max() < -0.2
