@@ -286,7 +286,7 @@ def test_what_cannot_be_measured_is_refused(caplog):
 def test_name_movers_of_the_default_model(real_model):
     """By prompts of names, L23H3 brings back about half of the answer from its last position."""
     task = interp.tasks.ioi(real_model, 8)
-    heads = ["L23H3", "L20H0", "L29H1", "L29H0", "L24H4", "L11H1"]
+    heads = ["L23H3", "L29H1", "L29H0"]
     measure = interp.logit_difference(task)
     effects = interp.patch(
         real_model, task.clean, task.corrupted, measure, heads=heads, position=-1
@@ -294,5 +294,5 @@ def test_name_movers_of_the_default_model(real_model):
     by_name = effects.to_frame().set_index("name")["effect"]
     assert by_name.idxmax() == "L23H3"
     assert 0.4 < by_name["L23H3"] < 0.6
-    assert abs(by_name["L11H1"]) < 0.05
-    assert by_name[["L29H0", "L24H4"]].max() < -0.2
+    assert by_name["L29H1"] > 0.2
+    assert by_name["L29H0"] < -0.2

@@ -185,4 +185,4 @@ def test_metrics_read_the_logits_after_the_last_token(model):
 @pytest.mark.real_model
 def test_the_default_model_solves_every_task(real_model):
     for name in NAMES:
-        assert getattr(interp.tasks, name)(real_model, 12).solved(real_model) > 0.8, name
+        assert getattr(interp.tasks, name)(real_model, 8).solved(real_model) > 0.8, name
