@@ -4,7 +4,8 @@ Runs the model on repeated random tokens and on natural text. Labels every head 
 duplicate token, previous token, current token, local window or attention sink. Prints the strongest
 heads of each kind, and writes the table (heads.csv, heads.parquet, heads.json) and two figures
 (score_mosaic, pattern_page) to the folder OUT; with LENGTH above 129 also the induction score by
-distance (induction_by_distance).
+distance (induction_by_distance), and with --explained how much of the attention on natural text
+the kinds explain (explained_map).
 
 With PATTERNS the heads are labelled from the patterns in that file. No model is run, so the table
 has no intervals, null, text, effects or weights.
@@ -43,6 +44,10 @@ def main(
         typer.Option(help="Other published scores, comma-separated: stripe, mul_induction, ..."),
     ] = None,
     kinds: command.Kinds = None,
+    explained: Annotated[
+        bool,
+        typer.Option("--explained", help="Measure how much of the attention the kinds explain."),
+    ] = False,
     top: Annotated[
         int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
     ] = 8,
@@ -92,6 +97,7 @@ def main(
                 quick=quick,
                 definitions=definitions,
                 kinds=chosen,
+                explained=explained,
                 progress=step.advance,
             )
             example = probes.repeated(
@@ -105,11 +111,15 @@ def main(
         }
         if scan.by_distance():
             figures["induction_by_distance"] = plots.distance_curves(scan)
+        lines = []
+        if "explained" in scan.frame:
+            lines = [str(scan.explained())]
+            figures["explained_map"] = plots.explained_map(scan)
         for ending in ("csv", "parquet", "json"):
             scan.save(scratch / f"heads.{ending}")
         plots.save_figures(figures, scratch, formats)
         written = sorted(path.name for path in scratch.iterdir())
-    command.show(*report.report(scan, top), f"wrote {', '.join(written)} to {out}")
+    command.show(*report.report(scan, top), *lines, f"wrote {', '.join(written)} to {out}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ independently and queries of one row are not, so the bootstrap draws rows.
 """
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,12 +31,24 @@ def interval(
         [[0.5], [0.5]]
     """
     counted = tally.queries > 0
-    total, queries = tally.total[counted], tally.queries[counted].double()
-    rows = len(queries)
+    queries = tally.queries[counted, None].double()
+    return ratio_interval(tally.total[counted], queries, level=level, draws=draws, seed=seed)
+
+
+def ratio_interval(
+    total: Float[Tensor, "row head"],
+    over: Float[Tensor, "row _"],
+    *,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> Float[Tensor, "end=2 head"]:
+    """`interval` of `total.sum(0) / over.sum(0)`; `over` has one column or one a head."""
+    rows = len(total)
     if rows < 2:
-        return torch.full((2, tally.total.shape[1]), torch.nan, dtype=torch.double)
+        return torch.full((2, total.shape[1]), torch.nan, dtype=torch.double)
     times = resampled(rows, draws, seed)
-    means = (times @ total) / rearrange(times @ queries, "draw -> draw 1")
+    means = (times @ total) / (times @ over)
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.double)
     return means.quantile(ends, dim=0)
 

@@ -94,11 +94,13 @@ class Explained:
     """Attention of one layer's heads outside their sinks, summed over the queries of each row.
 
     Attributes:
+        queries: Number of these queries.
         outside: All of it.
         on: What lands on each kind's targets that no kind before it has, in the order of kinds.
         even: What `on` would be if `outside` were spread evenly: the null.
     """
 
+    queries: Int[Tensor, " row"]
     outside: Float[Tensor, "row head"]
     on: dict[str, Float[Tensor, "row head"]]
     even: dict[str, Float[Tensor, "row head"]]
@@ -112,7 +114,10 @@ class Explained:
                 kind: torch.cat([getattr(p, name)[kind] for p in parts]) for kind in parts[0].on
             }
 
-        return cls(torch.cat([p.outside for p in parts]), joined("on"), joined("even"))
+        queries, outside = (
+            torch.cat([getattr(p, name) for p in parts]) for name in ("queries", "outside")
+        )
+        return cls(queries, outside, joined("on"), joined("even"))
 
     @property
     def share(self) -> Float[Tensor, " head"]:
@@ -172,6 +177,7 @@ def explain(
         rest = rest & ~some
         totals[name] = (outside * hit).sum((-1, -2)), (even * hit.sum(-1)).sum(-1)
     return Explained(
+        (asked.queries != NONE).sum(-1).cpu(),
         weight.sum(-1).cpu().double(),
         {name: total.cpu().double() for name, (total, _) in totals.items()},
         {name: null.cpu().double() for name, (_, null) in totals.items()},

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from interp.errors import Count, InputError, checked
 from interp.kinds.builtin import KINDS, kinds_of
+from interp.kinds.explained import Asked, Explained, explain
 from interp.kinds.kind import Kind, Texts
 from interp.kinds.mass import Attention, FromPattern, Joined, Tally, visible_keys
 from interp.kinds.sinks import Search, Sinks, find_sinks
@@ -109,20 +110,24 @@ class LayerScores:
         sink_position: Each head's strongest sink, counted from the row's first token.
         sinks: Share of each column that is a sink by its attention, sparse, counted likewise:
             the mean attention to it over the queries that count and can use it.
+        explained: How much of the attention outside sinks the kinds explain, if it was asked.
     """
 
     tallies: dict[str, Tally]
     sink_position: Int[Tensor, "row head"]
     sinks: Float[Tensor, "row head pos"] | None = None
+    explained: Explained | None = None
 
     @classmethod
     def join(cls, parts: "Sequence[LayerScores]") -> "LayerScores":
         """The rows of all `parts`, one after the other."""
         sinks = [p.sinks for p in parts if p.sinks is not None]
+        explained = [p.explained for p in parts if p.explained is not None]
         return cls(
             {name: Tally.join([p.tallies[name] for p in parts]) for name in parts[0].tallies},
             torch.cat([p.sink_position for p in parts]),
             torch.cat(sinks) if sinks else None,
+            Explained.join(explained) if explained else None,
         )
 
     def measured(self, least: int) -> "LayerScores":
@@ -154,6 +159,7 @@ class Questions:
         statistics: Whether to tally entropy and mean distance, which without a pattern takes as
             long as the attention itself.
         elsewhere: Whether this is for a null, from `ask_elsewhere`.
+        explaining: Whether to tally how much of the attention outside sinks the kinds explain.
     """
 
     tokens: Tokens
@@ -167,6 +173,13 @@ class Questions:
     search: Search
     statistics: bool
     elsewhere: bool = False
+    explaining: bool = False
+
+    @cached_property
+    def asked(self) -> Asked:
+        """The queries whose attention the kinds are to explain; sinks are never targets."""
+        keys = {kind: keys for kind, keys in self.keys.items() if kind != "sink"}
+        return Asked.of(self.tokens, keys, counted=self.fit, seen=self.seen, last=self.last)
 
     @cached_property
     def joined(self) -> Joined:
@@ -281,18 +294,21 @@ def score_layer(
         real = rearrange(tokens != NONE, "b q -> b 1 q 1")
         attention = FromPattern(torch.where(real, attention, 0))
 
-    tallies, sinks = {}, None
+    tallies, found, sinks, explained = {}, None, None, None
     place = torch.zeros(len(tokens), attention.n_heads, dtype=torch.long)
     means = attention.means() if questions.statistics else None
     if questions.even:
         totals = attention.totals(questions.joined).cpu().double()
         for total, (kind, (uniform, number)) in zip(totals, questions.even.items(), strict=True):
             tallies[kind] = Tally(total, uniform.expand_as(total), number)
-    if "sink" in questions.keys:
-        keys = questions.keys["sink"]
-        counted = (keys != NONE).any(-1) & fit
+    if "sink" in questions.keys or questions.explaining:
         limits = {"share": thresholds.sink_column, "least": thresholds.sink_queries}
         found = find_sinks(attention, questions.search, questions.resting, **limits)
+        if questions.explaining:
+            explained = explain(attention, questions.asked, found.columns(questions.resting))
+    if found is not None and "sink" in questions.keys:
+        keys = questions.keys["sink"]
+        counted = (keys != NONE).any(-1) & fit
         kept = found.drawing | _at(questions.resting, found.places)
         others = _others(found.places, questions) & kept[..., None]
         on_sink, number = found.attention * others, others.sum(-2)
@@ -316,7 +332,7 @@ def score_layer(
         away = (behind * (behind + 1) + ahead * (ahead + 1)) / (2 * seen)
         tallies["entropy"] = Tally.of(means.entropy, seen.log()[:, None], fit)
         tallies["mean_distance"] = Tally.of(means.distance, away[:, None], fit)
-    return LayerScores(tallies, place, sinks)
+    return LayerScores(tallies, place, sinks, explained)
 
 
 def _around(

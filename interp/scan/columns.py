@@ -73,6 +73,14 @@ COLUMNS = [
     Column(f"{EFFECT}_low", NUMBER, ANY, "lower end of its bootstrap 95 % interval over rows"),
     Column(f"{EFFECT}_high", NUMBER, ANY, "upper end of its bootstrap 95 % interval over rows"),
     Column("ov_copying", NUMBER, (-1.0, 1.0), "copying score of W_OV; see `copying_scores`"),
+    Column("outside_sinks", NUMBER, SHARE, "share of its attention on text that is not on sinks"),
+    Column(
+        "explained", NUMBER, SHARE, "explained share: of that, what lands on any kind's targets"
+    ),
+    Column("explained_null", NUMBER, SHARE, "explained share of as many keys drawn evenly"),
+    Column("explained_low", NUMBER, SHARE, "lower end of its bootstrap 95 % interval over rows"),
+    Column("explained_high", NUMBER, SHARE, "upper end of its bootstrap 95 % interval over rows"),
+    Column("explained_by_<kind>", NUMBER, SHARE, "part of it on targets that no earlier kind has"),
     Column("entropy", NUMBER, UP, "mean entropy of a query's attention, in nats"),
     Column("mean_distance", NUMBER, UP, "mean distance from query to key, in tokens"),
     Column("sink_position", WHOLE, UP, "position of the head's sink in the row, from 0"),

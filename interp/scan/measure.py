@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from itertools import count, product
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -61,12 +62,15 @@ def measure(
     readout: "Readout | None" = None,
     kinds: Mapping[str, Kind] = KINDS,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    explained: bool = False,
 ) -> dict[str, dict[int, list[LayerScores]]]:
     """Run the probes and score each layer: `[part][layer]`, a list by batch.
 
     Kinds that read texts are left out for a model without a tokenizer. The part `on_text` is scored
     for entropy and distance too. Without a readout, effects on the
-    logits are left out. `progress` receives (layers done, layers in all).
+    logits are left out. `progress` receives (layers done, layers in all). With `explained` the
+    part `text` is scored for the explained share too.
     """
     from interp.models.hooks import run
     from interp.models.stream import stream
@@ -97,6 +101,7 @@ def measure(
                 statistics=part == on_text,
             )
             is_null = any(part == kind.null_part for kind in kinds.values())
+            asked = replace(asked, explaining=explained and part == "text")
             questions[part, window] = ask_elsewhere(asked, seed=0) if is_null else asked
         if readout is not None and "repeated" in batch.parts and "induction" in kinds:
             effects = StripeEffects(readout, batch.tokens.to(model.device))

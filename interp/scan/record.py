@@ -60,6 +60,7 @@ class Record(BaseModel):
         tokenizer: Whether the model has a tokenizer.
         scored_on: Part of the probes on which each kind is scored.
         kinds: The kinds by name, if others than the default ones were asked for.
+        explained: How the explained share was measured, and the model's interval.
         left_out: Absent columns, and why.
         patterns: File of given patterns; `rows` and `length` are their prompts and tokens.
     """
@@ -82,6 +83,7 @@ class Record(BaseModel):
     scored_on: dict[str, str] = {}
     thresholds: dict[str, int | float] = {}
     kinds: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], KindRecord] = {}
+    explained: dict[str, int | float] = {}
     left_out: dict[str, str] = {}
     patterns: dict[str, Any] = {}
     rows: Size = 1

@@ -10,11 +10,13 @@ from pydantic import Field
 from interp.errors import Count, InputError, Seed, Whole, checked, quoted
 from interp.kinds import evidence, probes
 from interp.kinds.builtin import as_kinds, kinds_of
+from interp.kinds.explained import START, Explained
 from interp.kinds.kind import Kind
 from interp.kinds.labels import NEAR, NEAR_IN_BFLOAT16, HeadLabel, judge_layer
 from interp.kinds.mass import Tally
 from interp.kinds.scores import STATISTICS, VALUE_WEIGHTED, LayerScores, Thresholds, as_thresholds
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
+from interp.scan.explained import columns_of, record_of
 from interp.scan.measure import by_definition, measure, method_for, readout_of, texts_for
 from interp.scan.plan import (
     LENGTH,
@@ -44,6 +46,7 @@ def scan_heads(
     bos: Annotated[Whole, Field(ge=0, le=2)] = 1,
     definitions: Collection[str] = (),
     kinds: Any = None,
+    explained: bool = False,
     thresholds: Thresholds | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> HeadScan:
@@ -74,6 +77,8 @@ def scan_heads(
             in a column `as_...`, from the patterns of some of the same rows.
         kinds: Kinds to score: names, `default`, `all`, kinds of your own (see `interp.kind`), or
             a list of these. By default the six of causal models.
+        explained: Whether to measure how much of each head's attention on text the kinds explain:
+            `HeadScan.explained`, and the columns `explained...`.
         thresholds: Thresholds of the labels; `Thresholds()` if left out.
         progress: Function called with (layers done, layers in all).
     """
@@ -92,8 +97,11 @@ def scan_heads(
     method = method_for(model, method)
     length = row_length(model, length)
     chosen = as_kinds(kinds)
+    if explained and not kinds_of(causal, chosen).keys() - {"sink"}:
+        raise InputError("kinds must have one besides the sink if explained, got none: add some")
     plan = scan_probes(model, rows, seed, length, bos)
     repeated, on_text = plan[0], next(iter(plan[-1].parts))  # Random tokens if there is no text.
+    too_short = on_text != "text" or plan[-1].tokens.shape[1] <= START
     plan = kind_probes(model, plan, chosen, seed, quick=quick)
     plan += [] if quick else [probes.shuffled(repeated, seed=seed)]
     plan += far_probes(model, rows, seed, length, bos) if length > LENGTH and causal else []
@@ -102,8 +110,11 @@ def scan_heads(
         absent.setdefault(f"text_{VALUE_WEIGHTED}", "natural text was not run")
         if model.tokenizer is not None and not encoded_passages(model):
             absent["text_<kind>"] = NO_TEXT
+    if explained and too_short:
+        explained, absent["explained"] = False, f"no text of more than {START} tokens was run"
     defined = by_definition(model, repeated, definitions)
-    scores = measure(model, plan, thresholds, method, on_text, readout, chosen, progress)
+    how = (thresholds, method, on_text, readout, chosen, progress)
+    scores = measure(model, plan, *how, explained=explained)
     scored_on = {name: kind.part for name, kind in kinds_of(causal, chosen).items()}
     scored_on |= dict.fromkeys(STATISTICS, on_text)
     verdicts, others = _judge(model, repeated, scores, thresholds, scored_on, chosen)
@@ -128,6 +139,8 @@ def scan_heads(
         thresholds=asdict(thresholds),
     )
     made_by |= {"quick": quick, "left_out": absent}
+    if explained:
+        made_by["explained"] = record_of(scores["text"])
     return HeadScan.of(verdicts, others, made_by, kinds=tuple(chosen.values()))
 
 
@@ -184,7 +197,8 @@ def _judge(
             induction_effect=ends,
             largest_effect=max(sizes, default=0.0),
         )
-        columns = _columns(by_part, tallies, nulls, intervals, kinds)
+        share = joined["text"].explained if "text" in joined else None
+        columns = _columns(by_part, tallies, nulls, intervals, kinds, share)
         n_heads = joined["repeated"].sink_position.shape[1]
         others += [{name: of[head] for name, of in columns.items()} for head in range(n_heads)]
     return verdicts, others
@@ -202,6 +216,7 @@ def _columns(
     nulls: dict[str, Tally],
     intervals: dict[str, torch.Tensor],
     kinds: Mapping[str, Kind],
+    explained: Explained | None,
 ) -> dict[str, list[float]]:
     """The further columns of a layer's heads: evidence, scores on text and by distance."""
     text = by_part.get("text", {})
@@ -220,6 +235,8 @@ def _columns(
         columns[f"{kind}_null_99"] = evidence.quantile(tally).tolist()
     if tally := by_part["repeated"].get(EFFECT):
         columns |= {EFFECT: tally.mean.tolist()} | _ends(EFFECT, evidence.interval(tally))
+    if explained is not None:
+        columns |= columns_of(explained)
     for part, tallies in by_part.items():
         if part.startswith(AT_DISTANCE) and "induction" in tallies:
             columns[part] = tallies["induction"].mean.tolist()

@@ -21,6 +21,7 @@ from interp.kinds.kind import Kind
 from interp.kinds.labels import MIXED, HeadLabel
 from interp.kinds.scores import STATISTICS
 from interp.scan.columns import AT_DISTANCE, COLUMNS, SCORED, places, typed
+from interp.scan.explained import ExplainedShare
 from interp.scan.record import Record, check_made_by
 from interp.text import prose
 
@@ -164,6 +165,10 @@ class HeadScan:
         counts = Counter(self.frame["label"].tolist())
         order = dict.fromkeys([*self.words, *sorted(counts)])
         return {label: counts[label] for label in order if label in counts}
+
+    def explained(self) -> ExplainedShare:
+        """How much of the heads' attention on natural text the kinds explain."""
+        return ExplainedShare.of(self.frame, self.made_by)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a `.csv`, `.parquet` or `.json` file, whole or not at all.

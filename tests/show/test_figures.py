@@ -29,6 +29,7 @@ from interp.scan.table import HeadScan
 from interp.show import figures as plots
 from interp.show.figures import (
     attention_arcs,
+    explained_map,
     head_page,
     head_zoo,
     legible,
@@ -80,6 +81,17 @@ def made_up(layers, heads, **made_by):
         missing = {} if "induction" in scores else {"induction": "no token is repeated"}
         rows.append(HeadLabel(Head(layer, head), labels[0], labels, scores, {}, missing))
     return HeadScan.of(rows, made_by=MADE_BY | made_by)
+
+
+def explained_scan(layers, heads):
+    """A scan in which each head is explained by another kind, the last one by none."""
+    frame, kinds = made_up(layers, heads).frame, [*CAUSAL]
+    place = np.arange(len(frame))
+    ends = {"explained_null": 0.2, "explained_low": 0.1, "explained_high": 0.9}
+    by = {f"explained_by_{kind}": (place % 7 == n) / 2 for n, kind in enumerate(kinds)}
+    frame = frame.assign(outside_sinks=0.5, explained=place / len(place), **ends, **by)
+    frame.loc[place[-1], ["explained", "explained_low", "explained_high", *by]] = None
+    return HeadScan(frame, MADE_BY)
 
 
 UNEVEN = made_up(3, 2)
@@ -185,6 +197,28 @@ def test_colours_run_from_0_to_1_whatever_the_values(name):
     bar = drawn.axes[-1]
     assert bar.get_xlim() == (0, 1)
     assert bar.get_xlabel() in ("attention weight", "mean attention mass on the kind's targets")
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (30, 9), (2, 64)])
+def test_the_explained_map_shows_each_share_and_the_kind_that_explains_most(shape):
+    scan = explained_scan(*shape)
+    drawn = explained_map(scan)
+    check_the_layout(drawn)
+    assert len(drawn.texts[2].get_text().splitlines()) <= 2
+    share, most = panels(drawn)
+    seen, shown = {}, image(share)
+    frame = scan.frame
+    for place, (head, layer) in enumerate(zip(frame["head"], frame["layer"], strict=True)):
+        missing = place == len(frame) - 1
+        # Of cells smaller than a dot, one shows the largest of several.
+        if shown.shape == shape[::-1] and not missing:
+            assert shown[head, layer] == pytest.approx(frame["explained"][place])
+        seen.setdefault(7 if missing else place % 7, set()).add(tuple(image(most)[head, layer]))
+    assert all(len(colours) == 1 for colours in seen.values())
+    counts = {label: (np.arange(len(frame) - 1) % 7 == n).sum() for n, label in enumerate(CAUSAL)}
+    words = {text.get_text() for text in drawn.legends[0].get_texts()}
+    top = {f"{kind.replace('_', ' ')} ({n})" for kind, n in counts.items() if n}
+    assert len(top & words) == min(6, len(top))
 
 
 def test_the_mosaic_shows_each_score_and_outlines_the_heads_with_the_label():
