@@ -5,6 +5,9 @@ near misses. Half as many others serve to choose a threshold, and as many again 
 strength. Then trains a small model on one fixed period, whose stripe is position alone. Writes
 accuracy.json (accuracy, confusion, by_strength, near_misses, chosen, shortcut and more) and the
 figure accuracy to the folder OUT.
+
+With KINDS it writes kinds.json instead: for each of these kinds, your own too, the heads of TABLE
+that carry it and how often HEADS planted heads and near misses are labelled right.
 """
 
 from dataclasses import asdict
@@ -33,12 +36,25 @@ def main(
     table: Annotated[
         Path, typer.Option(help="Table of a scan, which gives the strengths of real heads.")
     ] = TABLE,
+    kinds: command.Kinds = None,
     format: command.Formats = "png,svg",
 ) -> None:
     from interp import HeadScan, files
     from interp.show import figures as plots
-    from interp.trust import accuracy, shortcut
+    from interp.trust import accuracy, any_kind, shortcut
 
+    if kinds is not None:
+        with command.about("--table"):
+            scan = HeadScan.load(table, kinds=kinds)
+        with files.staged(out) as scratch, command.progress("planting heads") as step:
+            found = any_kind.describe_kinds(scan, heads=heads, seed=seed, progress=step.advance)
+            made_by = {"heads": heads, "table": table.name, "versions": files.versions()}
+            any_kind.Report({**found, "made_by": made_by}).save(scratch / "kinds.json")
+        for row in found["kinds"]:
+            right = f"{row['planted']['right']} of {row['planted']['heads']} planted heads right"
+            command.show(f"{row['name']}: {row['heads']} heads; {right}")
+        command.show(f"wrote kinds.json to {out}")
+        return
     formats = command.listed(format, command.FORMATS, name="--format")
     with command.about("--table"):
         strengths = accuracy.real_strengths(HeadScan.load(table).frame.to_dict("records"))

@@ -368,9 +368,9 @@ def _strongest(scan: HeadScan, label: str, top: int) -> dict[Head, float | None]
     """The heads to ablate for `label` with their scores; empty if no head carries it."""
     labelled = scan.having(label)
     kind = label.replace(" ", "_")
-    if f"{kind}_chance" not in scan.frame or not len(labelled):
+    if kind not in scan.kinds or f"{kind}_chance" not in scan.frame or not len(labelled):
         return {Head.parse(name): None for name in labelled["name"].head(top)}
-    needed = scan.made_by.get("thresholds", {}).get(kind, getattr(Thresholds(), kind))
+    needed = scan.made_by.get("thresholds", {}).get(kind, Thresholds().of(scan.kinds[kind]))
     scored = scan.frame.dropna(subset=[kind, f"{kind}_chance"])
     near = [
         {label, f"anti-{label}"}.isdisjoint(labels) and excess(score, chance) >= needed / 2

@@ -14,6 +14,7 @@ from interp.errors import InputError, quoted, reading
 from interp.kinds import targets as rules
 from interp.kinds import vocabulary as more
 from interp.kinds.kind import Kind
+from interp.kinds.names import OF_NAMES
 
 ANTI_INDUCTION = "anti-induction"
 FORCED_WINDOW = "local window (by architecture)"
@@ -88,6 +89,14 @@ MORE = _by_name(
         on="text",
         source="Akyürek et al. 2024, arXiv 2401.12973",
     ),
+    Kind(
+        "word_form",
+        more.word_form,
+        look="looks at earlier forms of its word",
+        null="shuffled",
+        on="text",
+    ),
+    *OF_NAMES,
     *map(offset, (2, 3, 4)),
     Kind(
         "last_punctuation",
@@ -186,6 +195,10 @@ def as_kinds(given: Any) -> dict[str, Kind]:
         for name, kind in _named(one).items():
             if chosen.setdefault(name, kind) != kind:
                 raise InputError(f"kinds must have different names, got {name} twice")
+            # Only the threshold of a built-in kind may be another: its name stands for its rule.
+            ours = known_kind(name)
+            if ours not in (None, replace(kind, threshold=ours.threshold if ours else 1.0)):
+                raise InputError(f"kinds must not have the name of a built-in kind, got {name}")
     if not chosen:
         raise InputError("kinds must be at least one, got none")
     last = [name for name in chosen if name in ("local_window", "sink")]

@@ -55,14 +55,19 @@ class Kind:
     look: str = ""
     look_both_ways: str | None = None
     null: Literal["shuffled", "drawn"] | Rule = "drawn"
-    on: Literal["repeated", "random", "text"] | tuple[Any, ...] = "repeated"
+    on: str | tuple[Any, ...] = "repeated"
     opposite: str | None = None
     forced: str | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
         if not re.fullmatch("[a-z][a-z0-9_]*", self.name) or self.name in _TAKEN:
-            raise InputError(f"name must be a word in lower case, got {quoted(self.name)}")
+            rule_is = "letters a to z, digits and _, and no column of tables"
+            raise InputError(f"name must be {rule_is}, got {quoted(self.name)}")
+        if isinstance(self.on, str) and self.on not in ("repeated", "random", "text"):
+            raise InputError(
+                f"on must be repeated, random, text or a list of prompts, got {quoted(self.on)}"
+            )
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold must be in (0, 1], got {self.threshold!r}")
         for rule in (self.rule, self.both_ways, self.null):
@@ -154,7 +159,9 @@ class Kind:
         self, rule: Any, tokens: Tokens, texts: Texts | None, *, causal: bool, **more: Any
     ) -> Keys:
         if rule is None:
-            raise InputError(f"{self.name} must have a rule: give the kind itself, not its name")
+            raise InputError(
+                f"{self.name} must have a rule, which files do not hold: give your kind as kinds="
+            )
         names = [*signature(rule).parameters][1:]
         if "texts" in names and (texts is None or {*map(len, texts)} != {tokens.shape[1]}):
             sizes = "none" if texts is None else f"rows of {[*map(len, texts)]}"
@@ -184,9 +191,9 @@ class Kind:
 
     def _checked(self, given: Any, tokens: Tokens, causal: bool) -> Keys:
         """What a rule gave as keys `[batch, query, m]`, each of them once."""
-        keys = given if isinstance(given, Tensor) else torch.tensor(given)
+        keys = given if isinstance(given, Tensor) else torch.tensor([] if given is None else given)
         keys = keys[..., None] if keys.ndim == 2 else keys
-        if keys.shape[:2] != tokens.shape or keys.ndim != 3 or keys.is_floating_point():
+        if keys.shape[:2] != tokens.shape or keys.ndim != 3 or keys.dtype not in _WHOLE:
             shape = " x ".join(map(str, keys.shape))
             raise InputError(
                 f"{self.name} must give whole numbers [batch, query] or [batch, query, m], got"
@@ -218,6 +225,8 @@ class Kind:
         null = self.null if isinstance(self.null, str) else "its own rule"
         return {"look": self.look, "threshold": self.threshold, "on": self.part, "null": null}
 
+
+_WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 _MORE = {"texts", "special", "width"}
 

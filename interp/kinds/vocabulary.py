@@ -106,6 +106,37 @@ def ngram_induction(tokens: Tokens) -> Keys:
     return apart(tokens, (), torch.where(counted, copies + 1, NONE))
 
 
+def word_form(tokens: Tokens, texts: Texts) -> Keys:
+    """The nearest earlier forms of the query's word that are other tokens: " Rose" and "rose".
+
+    Two words are forms of one if they are equal but for case and blanks, or if one of them, of four
+    letters or more, begins the other.
+
+    Example:
+        >>> texts = [["A", " rose", " is", " a", "Rose"]]
+        >>> word_form(torch.arange(5)[None], texts)[0, 4].tolist()
+        [1]
+    """
+    rows = []
+    for ids, row in zip(tokens.tolist(), texts, strict=True):
+        by_stem: dict[str, list[tuple[int, str, int]]] = {}
+        found: list[list[int]] = []
+        for at, (token, text) in enumerate(zip(ids, row)):
+            word = text.strip().lower()
+            stem = by_stem.setdefault(word[:4] if len(word) > 4 else word, [])
+            same = [key for other, bare, key in stem if other != token and _form(word, bare)]
+            found.append(same[: -SEVERAL - 1 : -1] if word.isalpha() and at else [])
+            stem.append((token, word, at))
+        rows.append(found)
+    most = max([len(keys) for found in rows for keys in found] + [1])
+    filled = [[keys + [NONE] * (most - len(keys)) for keys in found] for found in rows]
+    return apart(tokens, (), torch.tensor(filled, device=tokens.device))
+
+
+def _form(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
+
+
 def last_punctuation(tokens: Tokens, texts: Texts) -> Keys:
     """The last punctuation mark before the query (separators: Clark et al. 2019, 1906.04341).
 

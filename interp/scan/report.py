@@ -134,7 +134,11 @@ def _of_probes(scan: HeadScan, record: Record) -> Iterator[str]:
         compared = "not compared with" if off is None else f"attention differs up to {off:.2g} from"
         device += f" ({compared} the CPU)"
     yield f"with {bos}; seed {record.seed}; {record.dtype} on {device}"
-    yield "sink is scored before the first repeat, the other kinds after it"
+    text = [kind.label for kind in scan.kinds.values() if kind.part == "text"]
+    own = [kind.label for kind in scan.kinds.values() if not isinstance(kind.on, str)]
+    others = f"; on text: {', '.join(text)}" * bool(text)
+    others += f"; on prompts of their own: {', '.join(own)}" * bool(own)
+    yield f"sink is scored before the first repeat, the other kinds after it{others}"
 
 
 def _of_patterns(record: Record) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -200,8 +200,12 @@ class HeadScan:
         with reading(path, "a table of heads"):
             frame, made_by = _read(content, path.suffix.lower())
             frame = typed(frame)
-            own = tuple(as_kinds(kinds).values()) if kinds else ()
-            return cls(frame, Record.check(made_by, places(frame)), own)
+            scan = cls(frame, Record.check(made_by, places(frame)))
+            own = as_kinds(kinds) if kinds else {}
+            if absent := [name for name in own if name not in scan.kinds]:
+                listed = ", ".join(scan.kinds)
+                raise InputError(f"kinds must be of the table, {listed}, got {absent[0]}")
+            return replace(scan, own=tuple(own.values()))
 
 
 def check_scan(scan: HeadScan, model: "Model") -> None:

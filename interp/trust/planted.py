@@ -242,7 +242,7 @@ def plant(
     to_sink, to_all, at_random = low, high - low, 1 - high
     if "sink" in (part.kind, part.nearly):
         to_sink, to_all = 0.0, to_sink + to_all
-    even = _softmax(torch.zeros_like(work))
+    even = softmax(torch.zeros_like(work))
     in_column = _column(rows, column)
     sink = torch.where(in_column.any(-1, keepdim=True), in_column.float(), even)
     rest = to_sink * sink + (1 - to_sink) * even
@@ -253,18 +253,18 @@ def plant(
         targets, counted = _targets(rows, part.kind, thresholds, sinks)
         # The score goes from that of rest to that of work in proportion to the share.
         resting, chance = _scores(rest, targets, counted)
-        working, _ = _scores(_mix(active.float(), work, rest), targets, counted)
+        working, _ = _scores(mixed(active.float(), work, rest), targets, counted)
         wanted = chance + strength * (1 - chance)
         share = min(1.0, max(0.0, (wanted - resting) / (working - resting)))
-    in_rows, in_queries = _unsteady(share, active.shape, generator)
-    expected = _mix(in_rows * active, work, rest)
-    usual = _mix(share * active, work, rest)
+    in_rows, in_queries = unsteady(share, active.shape, generator)
+    expected = mixed(in_rows * active, work, rest)
+    usual = mixed(share * active, work, rest)
 
     spread = 0.5 + 2.5 * torch.rand((), dtype=torch.float32, generator=generator)
-    noise = _softmax(spread * torch.randn(work.shape, dtype=torch.float32, generator=generator))
+    noise = softmax(spread * torch.randn(work.shape, dtype=torch.float32, generator=generator))
     drawn = to_sink * sink + to_all * even + at_random * noise
     return Planted(
-        pattern=_mix(in_queries * active, work, drawn),
+        pattern=mixed(in_queries * active, work, drawn),
         expected=expected,
         excess=planned_excess(rows, expected, column, thresholds),
         usual_excess=planned_excess(rows, usual, column, thresholds),
@@ -328,12 +328,13 @@ def _scores(
     return mass.item(), (targets.sum(-1) / visible)[counted].mean().item()
 
 
-def _mix(share: Float[Tensor, "row query"], work: Pattern, rest: Pattern) -> Pattern:
+def mixed(share: Float[Tensor, "row query"], work: Pattern, rest: Pattern) -> Pattern:
+    """`share` of each query's attention as in `work`, the rest as in `rest`."""
     share = rearrange(share, "row q -> row q 1")
     return share * work + (1 - share) * rest
 
 
-def _unsteady(
+def unsteady(
     share: float, shape: torch.Size, generator: Generator
 ) -> tuple[Float[Tensor, "row 1"], Float[Tensor, "row query"]]:
     """The share in each row, and in each query of it: in [0, 1], and `share` on average.
@@ -350,6 +351,7 @@ def _unsteady(
     return in_rows, in_rows + reach * 0.75 * (torch.pi * of_query).cos()
 
 
-def _softmax(scores: Pattern) -> Pattern:
+def softmax(scores: Pattern) -> Pattern:
+    """Causal attention with these scores."""
     later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
     return scores.masked_fill(later, -torch.inf).softmax(-1)

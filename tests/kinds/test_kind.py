@@ -53,7 +53,6 @@ BAD = {
     "shape": (lambda tokens: tokens[:, :2], "must give whole numbers"),
     "fractions": (lambda tokens: tokens / 2, "must give whole numbers"),
     "others": (rolled, "whatever the other rows are, got others for query 0 of row 0"),
-    "random": (lambda tokens: torch.randint(NONE, 1, tokens.shape), "whatever the other rows are"),
 }
 
 
@@ -197,3 +196,33 @@ def test_a_kind_in_a_file_is_named_by_its_path(tmp_path):
     assert as_kinds(f"{path}:mine")["two_back"].look == "looks at its targets"
     with pytest.raises(InputError, match="other must be a kind"):
         as_kinds(f"{path}:other")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: made(lambda tokens: tokens > 0)(TOKENS), "whole numbers"),
+        (lambda: made(lambda tokens: None)(TOKENS), "whole numbers"),
+        (lambda: made(lambda tokens: tokens, on="txt"), "on must be"),
+        (lambda: as_kinds(replace(last_comma, name="last_punctuation")), "name of a built-in"),
+    ],
+)
+def test_what_would_be_scored_as_something_else_is_refused(make, said):
+    with pytest.raises(InputError, match=said):
+        make()
+
+
+def test_another_threshold_of_a_built_in_kind_is_taken():
+    assert as_kinds(replace(MORE["digits"], threshold=0.2))["digits"].threshold == 0.2
+
+
+def test_a_table_takes_the_rules_of_its_own_kinds_only(scanned, tmp_path):
+    scanned[1].save(tmp_path / "heads.json")
+    with pytest.raises(InputError, match="kinds must be of the table"):
+        interp.HeadScan.load(tmp_path / "heads.json", kinds=[made(lambda tokens: tokens)])
+
+
+def test_heads_of_your_own_kind_are_verified(scanned):
+    model, scan = scanned
+    found = interp.verify(model, scan, kinds="by match", draws=1, rows=2)
+    assert "by match" in found.to_frame().to_string()

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from interp.errors import InputError
 from interp.kinds.kind import Kind
+from interp.kinds.names import OF_NAMES, prompts
 from interp.kinds.targets import NONE, latest
 from interp.kinds.vocabulary import (
     SEVERAL,
@@ -21,7 +22,10 @@ from interp.kinds.vocabulary import (
     same_class,
     start_of_sentence,
     start_of_word,
+    word_form,
 )
+
+KINDS_OF = {kind.name: kind.rule for kind in OF_NAMES}
 
 RULES = {
     "offset 2": offset(2),
@@ -185,3 +189,28 @@ def test_brackets_and_quotation_marks_meet_their_partners():
 def test_texts_must_be_those_of_every_token(texts):
     with pytest.raises(InputError, match="texts must"):
         called(last_punctuation, torch.tensor([[1, 2, 3, NONE]]), texts)
+
+
+def test_forms_of_a_word_are_other_tokens_of_the_same_beginning():
+    texts = ["x", " rose", " is", " a", "Rose", " roses", ",", " rose"]
+    found = keys_of(word_form, texts)
+    assert [sorted(keys) for keys in found] == [
+        [],
+        [],
+        [],
+        [],
+        [1],
+        [],
+        [],
+        [4, 5],
+    ]
+
+
+def test_pairs_of_names_have_one_query_each_and_other_texts_none():
+    text = [" Mary", " and", " John", " went", ";", " John", " gave", " it", " to"]
+    row = ["<s>", *text]
+    assert [k[0] if k else None for k in keys_of(KINDS_OF["name_mover"], row)][-1] == 1
+    assert [k[0] if k else None for k in keys_of(KINDS_OF["s_inhibition"], row)][-1] == 6
+    assert [k for k in keys_of(KINDS_OF["duplicate_name"], row) if k] == [[3]]
+    assert not any(keys_of(KINDS_OF["name_mover"], ["<s>", *text[:4]]))
+    assert {prompt.count(" John") for prompt in prompts(2)} == {2}

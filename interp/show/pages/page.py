@@ -156,7 +156,7 @@ class Gallery:
         sinks = [Head.parse(row["name"]) for row in self._rows if row["kind"] == "sink"]
         return {
             "about": self._about(),
-            "notes": [*self.notes, *self._notes(over), *self._of_labels()],
+            "notes": [*self.notes, *self._lost(), *self._notes(over), *self._of_labels()],
             "alone": self.alone and str(self.alone),
             "scored": f"Scores over {over}, not over this prompt:" if kinds else "",
             "kinds": [{"kind": name, "word": kind.label} for name, kind in kinds.items()],
@@ -194,6 +194,12 @@ class Gallery:
             "circuitsvis": None,
         }
 
+    def _lost(self) -> list[str]:
+        """Which kinds have no outlines because the table came from a file."""
+        lost = ", ".join(kind.label for kind in self._kinds.values() if not kind.has_rule)
+        give = "give these kinds as kinds= or --kinds when the table is loaded"
+        return [f"No targets are outlined for {lost}: {give}."] * bool(lost)
+
     def _about(self) -> str:
         """The origin of the labels, in words, and the model, if the title does not name it."""
         if any(prompt.keys for prompt in self.prompts):
@@ -202,9 +208,11 @@ class Gallery:
         model = "" if name in self.title else f"{name}. "
         if not (probe := probe_of(self.scan)):
             return f"{model}Labels and scores were computed from attention patterns."
+        there = {kind.part for kind in self.scan.kinds.values()} - {"repeated", "random"}
+        others = " and of text" * bool(there)
         return (
             f"{model}Labels and scores are from a scan of {probe['rows']} prompts of"
-            f" {probe['length']} random tokens that repeat, not from the prompts on this page."
+            f" {probe['length']} random tokens that repeat{others}, not from this page's prompts."
         )
 
     def _notes(self, over: str) -> list[str]:

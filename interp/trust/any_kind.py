@@ -1,0 +1,225 @@
+"""How often labels of any kind are right, also of your own: `kind_accuracy`.
+
+Half of the heads attend to the kind's targets on natural text, half to other keys: the keys beside
+the targets, as many at random, or the targets in half of the rows. The rest of their attention goes
+to the first token, evenly to all keys and at random, and the strength varies from row to row and
+from query to query, as for the planted heads of `interp.trust.planted`.
+
+The right label follows from the attention without randomness: the kind's, if its excess over even
+attention reaches the threshold. Heads within `APART` of the threshold are not drawn.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from interp.effects.saved import Report
+from interp.errors import Count, InputError, Seed, checked
+from interp.kinds import probes
+from interp.kinds.builtin import as_kinds
+from interp.kinds.kind import Kind
+from interp.kinds.labels import excess
+from interp.kinds.scores import Thresholds
+from interp.kinds.targets import NONE, ordinary
+from interp.patterns.classify import classify_heads
+from interp.scan.table import HeadScan
+from interp.trust.planted import mixed, softmax, unsteady
+
+ROWS, LENGTH, QUERIES = 12, 128, 200
+APART = 0.02
+"""Least distance of a head's excess from the threshold."""
+
+Keys = Int[Tensor, "row query m"]
+
+
+def text_rows(rows: int, length: int, seed: int) -> tuple[Int[Tensor, "row pos"], list[list[str]]]:
+    """Rows of the built-in passages and the text of each token, without a tokenizer.
+
+    A token is a line end, a mark, a number, or a piece of a word of at most three letters, with the
+    blank before it. The first token of a row is `<s>`, with id 0.
+    """
+    pieces = [
+        piece
+        for text in probes.passages().values()
+        for piece in re.findall(r"\n+| ?\d{1,2}| ?[^\W\d_]{1,3}| ?[^\w\s]|\s|_", text)
+    ]
+    starts = torch.randint(
+        len(pieces) - length, (rows,), generator=Generator().manual_seed(seed)
+    ).tolist()
+    texts = [["<s>", *pieces[start : start + length - 1]] for start in starts]
+    ids = {piece: number for number, piece in enumerate(dict.fromkeys(["<s>", *pieces]))}
+    return torch.tensor([[ids[piece] for piece in row] for row in texts]), texts
+
+
+def _beside(keys: Keys, generator: Generator) -> Keys:
+    """The keys just before the targets."""
+    return torch.where(keys > 1, keys - 1, NONE)
+
+
+def _random(keys: Keys, generator: Generator) -> Keys:
+    """As many visible keys at random."""
+    query = torch.arange(keys.shape[1])[:, None]
+    drawn = (torch.rand(keys.shape, generator=generator) * (query + 1)).long()
+    return torch.where(keys != NONE, drawn, NONE)
+
+
+def _half(keys: Keys, generator: Generator) -> Keys:
+    """The targets in half of the rows."""
+    kept = torch.randperm(len(keys), generator=generator) < len(keys) // 2
+    return torch.where(kept[:, None, None], keys, NONE)
+
+
+ROLES: dict[str, Callable[[Keys, Generator], Keys]] = {
+    "the kind": lambda keys, generator: keys,
+    "beside the targets": _beside,
+    "at random": _random,
+    "half of the rows": _half,
+}
+
+
+@checked
+def kind_accuracy(kind: Any, *, heads: Count = 200, seed: Seed = 0) -> dict[str, Any]:
+    """How often planted heads and near misses get the label of `kind` if and only if it is right.
+
+    Args:
+        kind: One kind, as `interp.scan_heads` takes it: a name, or a kind of your own.
+        heads: Number of heads; half of them are of the kind.
+        seed: Random seed.
+
+    Returns:
+        `heads`, `right` (number of right decisions), `accuracy` (their share), and `wrong`, by role
+        the number of wrong ones.
+
+    Raises:
+        InputError: If it is more than one kind, or text has too few of its targets.
+
+    Example:
+        >>> kind_accuracy("offset 3", heads=8)["accuracy"]
+        1.0
+    """
+    (chosen, *others) = as_kinds(kind).values()
+    if others:
+        raise InputError(f"kind must be one kind, got {1 + len(others)}")
+    generator = Generator().manual_seed(seed)
+    every, every_text = _rows_with(chosen, seed)
+    aimed = (chosen(every, every_text) != NONE).any(-1).sum(-1)
+    if int(aimed.min()) < 1:
+        raise InputError(f"kind must have targets on text, got {chosen.label}")
+    rows = max(ROWS, int(QUERIES / aimed.float().mean()))
+    wrong: dict[str, int] = dict.fromkeys(ROLES, 0)
+    for number in range(0, heads, len(ROLES) * 2 - 2):
+        drawn = torch.randint(len(every), (rows,), generator=generator).tolist()
+        tokens, texts = every[drawn], [every_text[row] for row in drawn]
+        # As many heads of the kind as near misses.
+        roles = [*["the kind"] * (len(ROLES) - 1), *list(ROLES)[1:]][: heads - number]
+        patterns, truths = [], []
+        for role in roles:
+            pattern, right = _plant(chosen, tokens, texts, role, generator)
+            patterns.append(pattern)
+            truths.append(right)
+        stacked = torch.stack(patterns, 1)
+        read = [[text for text in row if text] for row in texts]
+        labels = classify_heads(stacked, tokens, kinds=[chosen], texts=read)
+        for role, right, head in zip(roles, truths, labels, strict=True):
+            wrong[role] += (chosen.label in head.labels) != right
+    right = heads - sum(wrong.values())
+    return {"heads": heads, "right": right, "accuracy": right / heads, "wrong": wrong}
+
+
+def _rows_with(kind: Kind, seed: int) -> tuple[Int[Tensor, "row pos"], list[list[str]]]:
+    """Rows with targets of a kind: its own prompts, or the tenth of text that has the most."""
+    if all(isinstance(prompt, str) for prompt in kind.on) and not isinstance(kind.on, str):
+        pieces = [["<s>", *re.findall(r" ?\w+|\W", prompt)] for prompt in kind.on]
+        ids = {
+            piece: number for number, piece in enumerate(dict.fromkeys(chain.from_iterable(pieces)))
+        }
+        rows = [torch.tensor([ids[piece] for piece in row]) for row in pieces]
+        tokens = pad_sequence(rows, True, NONE)
+        return tokens, [row + [""] * (tokens.shape[1] - len(row)) for row in pieces]
+    tokens, texts = text_rows(20 * ROWS, LENGTH, seed)
+    most = (kind(tokens, texts) != NONE).any(-1).sum(-1).topk(2 * ROWS).indices.tolist()
+    return tokens[most], [texts[row] for row in most]
+
+
+def _plant(
+    kind: Kind,
+    tokens: Int[Tensor, "row pos"],
+    texts: list[list[str]],
+    role: str,
+    generator: Generator,
+) -> tuple[Float[Tensor, "row query key"], bool]:
+    """A head's attention, and whether it is one of the kind."""
+    targets = _mask(kind(tokens, texts))
+    counted = targets.any(-1) & ordinary(tokens)
+    visible = torch.arange(1, tokens.shape[1] + 1)
+    chance = float((targets.sum(-1) / visible)[counted].mean())
+    places = _mask(ROLES[role](kind(tokens, texts), generator)).float()
+    work = places / places.sum(-1, keepdim=True).clamp(min=1)
+    active = places.any(-1)
+    even = softmax(torch.zeros_like(work))
+    first = torch.zeros_like(work)
+    first[..., 0] = 1
+    while True:
+        low, high = torch.rand(2, generator=generator).sort().values.tolist()
+        strength = float(torch.rand((), generator=generator))
+        in_rows, in_queries = unsteady(strength, active.shape, generator)
+        expected = mixed(in_rows * active, work, low * first + (1 - low) * even)
+        score = float((expected * targets).sum(-1)[counted].mean())
+        spare = excess(score, chance) - Thresholds().of(kind)
+        if abs(spare) >= APART:
+            break
+    spread = 0.5 + 2.5 * torch.rand((), generator=generator)
+    noise = softmax(spread * torch.randn(work.shape, generator=generator))
+    rest = low * first + (high - low) * even + (1 - high) * noise
+    return mixed(in_queries * active, work, rest), spare >= 0
+
+
+def _mask(keys: Keys) -> Bool[Tensor, "row query key"]:
+    length = keys.shape[1]
+    flags = torch.zeros(len(keys), length, length + 1, dtype=torch.bool)
+    return flags.scatter_(-1, torch.where(keys == NONE, length, keys), True)[..., :length]
+
+
+STRONGEST = 3
+"""Heads of a kind that `describe_kinds` names."""
+
+
+def describe_kinds(
+    scan: HeadScan,
+    *,
+    heads: int = 200,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Every kind of a scan: what it is, the heads that carry it, and how often its label is right.
+
+    `kinds` has a record for each: `name`, `look`, `source`, `on`, `threshold`, `heads` with the
+    label, the `strongest` heads with their evidence (also those without the label), and the result
+    of `kind_accuracy` on `heads` planted heads.
+    """
+    records = []
+    for number, (name, kind) in enumerate(scan.kinds.items()):
+        columns = [f"{name}{end}" for end in ("", "_low", "_high", "_chance", "_null_99")]
+        known = scan.frame.reindex(columns=["name", *columns])
+        known.columns = pd.Index(["name", "score", "low", "high", "chance", "null_99"])
+        best = known.dropna(subset=["score"]).sort_values("score", ascending=False).head(STRONGEST)
+        rows = best.round(4).astype(object).where(best.notna(), None).to_dict("records")
+        records.append(
+            {
+                **{"name": name, "look": kind.looks(asdict(Thresholds())), "source": kind.source},
+                **{"on": kind.part, "threshold": Thresholds().of(kind)},
+                **{"heads": len(scan.having(kind.label)), "strongest": rows},
+                "planted": kind_accuracy(kind, heads=heads, seed=seed),
+            }
+        )
+        if progress is not None:
+            progress(number + 1, len(scan.kinds))
+    return Report({"model": scan.made_by.get("model", ""), "seed": seed, "kinds": records})

@@ -1,0 +1,95 @@
+"""Planted heads of any kind, and the page about every kind, `docs/kinds.md`."""
+
+import json
+
+import pytest
+from places import ROOT
+
+import interp
+from interp.kinds.builtin import KINDS, MORE
+from interp.kinds.labels import HeadLabel
+from interp.kinds.targets import latest
+from interp.trust import any_kind
+from interp.trust.any_kind import describe_kinds, kind_accuracy
+
+RECORD = json.loads((ROOT / "figures" / "kinds.json").read_text(encoding="utf-8"))
+
+
+@interp.kind("last comma")
+def last_comma(tokens, texts):
+    return latest([[text.strip() == "," for text in row] for row in texts])
+
+
+@pytest.mark.parametrize("kind", ["previous token", last_comma])
+def test_planted_heads_of_a_kind_get_its_label_and_near_misses_do_not(kind):
+    found = kind_accuracy(kind, heads=24)
+    assert found["right"] >= 23
+    assert found["heads"] == 24
+
+
+def test_wrong_labels_are_counted_by_role(monkeypatch):
+    def never(patterns, tokens, **asked):
+        return [HeadLabel((0, head), "mixed", ("mixed",), {}, {}) for head in range(6)]
+
+    monkeypatch.setattr(any_kind, "classify_heads", never)
+    found = kind_accuracy("previous token", heads=12)
+    assert found["wrong"]["the kind"] >= 2
+    assert found["right"] == 12 - sum(found["wrong"].values())
+
+
+def test_a_kind_without_targets_on_text_and_several_kinds_are_refused():
+    with pytest.raises(interp.InputError, match="targets on text"):
+        kind_accuracy(interp.kind("never")(lambda tokens: tokens * 0 - 1))
+    with pytest.raises(interp.InputError, match="one kind"):
+        kind_accuracy("default")
+
+
+def kinds_page() -> str:
+    """Every kind as a Markdown page, `docs/kinds.md`."""
+    planted = RECORD["kinds"][0]["planted"]["heads"]
+    lines = [
+        "# Kinds of heads\n",
+        f"Every built-in kind, and the heads of {RECORD['model']} that carry it. A default scan",
+        f"scores {', '.join(f'`{name}`' for name in KINDS)} (`next_token` in bidirectional models",
+        "only); `kinds=` and `--kinds` choose others: `all`, or `offset_K` for a distance. How to",
+        "write your own is in the [README](../README.md).\n",
+        "The strongest heads are listed even if they lack the label: score, 95 % interval, and the",
+        "null that a label must exceed. The last column is the share of right labels of",
+        f"{planted} planted heads and near misses of that kind (`interp.trust.any_kind`).\n",
+        "| kind | such a head | scored on | threshold | heads | strongest | right | source |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in RECORD["kinds"]:
+        heads = [
+            f"{best['name']} {best['score']:.2f} ({best['low']:.2f} to {best['high']:.2f}, null"
+            f" {best['null_99']:.2f})"
+            for best in row["strongest"]
+        ]
+        on = {"repeated": "random tokens that repeat", "random": "random tokens, before the repeat"}
+        lines.append(
+            f"| `{row['name']}` | {row['look']} | {on.get(row['on'], row['on'])} |"
+            f" {row['threshold']} | {row['heads'] or 'none'} | {'; '.join(heads)} |"
+            f" {row['planted']['accuracy']:.1%} | {row['source']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_of_kinds_says_what_the_record_says():
+    names = [row["name"] for row in RECORD["kinds"]]
+    assert {*names} == {*KINDS, *MORE} - {"next_token"}
+    assert min(row["planted"]["accuracy"] for row in RECORD["kinds"]) >= 0.995
+    page = ROOT / "docs" / "kinds.md"
+    if not page.exists() or page.read_text(encoding="utf-8") != kinds_page():
+        page.write_text(kinds_page(), encoding="utf-8")
+        pytest.fail("docs/kinds.md was out of date and has been written anew")
+
+
+def test_every_kind_of_a_scan_is_described():
+    score, chance = {"last_comma": 0.9}, {"last_comma": 0.1}
+    head = HeadLabel(interp.Head(0, 0), "last comma", ("last comma",), score, chance)
+    scan = interp.HeadScan.of([head], kinds=[last_comma])
+    scan.made_by["kinds"] = {"last_comma": last_comma.record()}
+    (row,) = describe_kinds(scan, heads=6)["kinds"]
+    assert (row["name"], row["heads"]) == ("last_comma", 1)
+    assert row["strongest"][0]["name"] == "L0H0"
+    assert row["strongest"][0]["low"] is None
