@@ -29,7 +29,7 @@ def test_planted_heads_of_a_kind_get_its_label_and_near_misses_do_not(kind):
 
 def test_wrong_labels_are_counted_by_role(monkeypatch):
     def never(patterns, tokens, **asked):
-        return [HeadLabel((0, head), "mixed", ("mixed",), {}, {}) for head in range(6)]
+        return [HeadLabel(interp.Head(0, head), "mixed", ("mixed",), {}, {}) for head in range(6)]
 
     monkeypatch.setattr(any_kind, "classify_heads", never)
     found = kind_accuracy("previous token", heads=12)
