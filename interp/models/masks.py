@@ -37,6 +37,8 @@ def checked_windows(
     The model runs on two tokens, without hooks of its user, but makes the masks of long prompts.
     Layers that make no mask, and models that do not run so, keep what the settings say.
     """
+    if getattr(model.config, "attention_type", "") == "block_sparse":
+        return tuple(windows)  # BigBird changes its attention for good when it runs a short prompt.
     length, causal = min(context(model, way) or _FAR, _FAR), way == "causal"
     layers = attention_parts(model)
     shown: dict[int, Tensor] = {}

@@ -67,7 +67,7 @@ def _beside(keys: Keys, generator: Generator) -> Keys:
 def _random(keys: Keys, generator: Generator) -> Keys:
     """As many visible keys at random."""
     query = torch.arange(keys.shape[1])[:, None]
-    drawn = (torch.rand(keys.shape, generator=generator) * (query + 1)).long()
+    drawn = (torch.rand(keys.shape, dtype=torch.float32, generator=generator) * (query + 1)).long()
     return torch.where(keys != NONE, drawn, NONE)
 
 
@@ -168,16 +168,16 @@ def _plant(
     first = torch.zeros_like(work)
     first[..., 0] = 1
     while True:
-        low, high = torch.rand(2, generator=generator).sort().values.tolist()
-        strength = float(torch.rand((), generator=generator))
+        low, high = torch.rand(2, dtype=torch.float32, generator=generator).sort().values.tolist()
+        strength = float(torch.rand((), dtype=torch.float32, generator=generator))
         in_rows, in_queries = unsteady(strength, active.shape, generator)
         expected = mixed(in_rows * active, work, low * first + (1 - low) * even)
         score = float((expected * targets).sum(-1)[counted].mean())
         spare = excess(score, chance) - Thresholds().of(kind)
         if abs(spare) >= APART:
             break
-    spread = 0.5 + 2.5 * torch.rand((), generator=generator)
-    noise = softmax(spread * torch.randn(work.shape, generator=generator))
+    spread = 0.5 + 2.5 * torch.rand((), dtype=torch.float32, generator=generator)
+    noise = softmax(spread * torch.randn(work.shape, dtype=torch.float32, generator=generator))
     rest = low * first + (high - low) * even + (1 - high) * noise
     return mixed(in_queries * active, work, rest), spare >= 0
 
