@@ -282,6 +282,7 @@ def test_what_cannot_be_measured_is_refused(caplog):
     assert "effects are divided by this difference" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.real_model
 def test_name_movers_of_the_default_model(real_model):
     """By prompts of names, L23H3 brings back about half of the answer from its last position."""

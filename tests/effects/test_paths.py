@@ -431,6 +431,7 @@ def test_without_its_previous_token_head_a_circuit_has_no_edge(positions):
         assert changes(found, path).abs().max() < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.real_model
 def test_one_previous_token_head_feeds_the_real_induction_heads_through_their_keys(real_model):
     to = ["L17H3", "L17H4", "L18H6"]
