@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.kinds.mass import Attention
-from interp.kinds.targets import NONE, Keys, Tokens, first_token, positions
+from interp.kinds.targets import NONE, Keys, Tokens, cells, first_token, positions
 
 START = 16
 """First query that counts: earlier ones see few keys besides the local window."""
@@ -73,7 +73,8 @@ class Asked:
         visible = (key <= end) & (key > end - seen.gather(1, at)[..., None])
         visible &= (queries != NONE)[..., None]
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
-        targets = {name: _marked(some[rows, at], visible) for name, some in keys.items()}
+        length = tokens.shape[1]
+        targets = {name: cells(some[rows, at], length) & visible for name, some in keys.items()}
         return cls(tokens, queries, visible, targets)
 
     @cached_property
@@ -231,12 +232,3 @@ def evenly(counted: Bool[Tensor, "batch pos"], most: int) -> Int[Tensor, "batch 
     order = torch.argsort((~counted).int(), dim=-1, stable=True)
     places = order.gather(-1, rank.clamp(max=counted.shape[1] - 1))
     return torch.where(rank < number, places, NONE)
-
-
-def _marked(
-    keys: Int[Tensor, "batch s m"], visible: Bool[Tensor, "batch s key"]
-) -> Bool[Tensor, "batch s key"]:
-    """Which visible keys are among `keys`."""
-    length = visible.shape[-1]
-    marked = visible.new_zeros(*visible.shape[:2], length + 1)
-    return marked.scatter(-1, torch.where(keys == NONE, length, keys), True)[..., :-1] & visible

@@ -10,7 +10,7 @@ from torch import Tensor
 from interp.kinds.kind import Kind
 from interp.kinds.mass import FromPattern
 from interp.kinds.sinks import Search, find_sinks
-from interp.kinds.targets import ordinary
+from interp.kinds.targets import cells, ordinary
 
 
 def marked(
@@ -29,11 +29,7 @@ def marked(
     columns that this head uses as sinks.
     """
     known = {"special": special, "width": thresholds["window_width"], "causal": causal}
-    keys = kind(tokens[None], texts and [texts], **known)[0]
-    length = len(tokens)
-    cells = torch.zeros(length, length + 1, dtype=torch.bool, device=tokens.device)
-    cells.scatter_(1, keys % (length + 1), True)  # -1 goes to the last column, which is cut.
-    cells = cells[:, :-1]
+    aims = cells(kind(tokens[None], texts and [texts], **known)[0], len(tokens))
     if kind.name == "sink":
         fit = ordinary(tokens[None], special)
         columns = ~fit
@@ -41,8 +37,8 @@ def marked(
             known = tokens, thresholds, special
             columns = columns | resting_columns(attention[None], *known, causal=causal)
         sinks = fit.T & columns
-        cells |= sinks.tril(-1) if causal else sinks.fill_diagonal_(False)
-    return cells
+        aims |= sinks.tril(-1) if causal else sinks.fill_diagonal_(False)
+    return aims
 
 
 def resting_columns(
@@ -58,10 +54,7 @@ def resting_columns(
     fit = ordinary(tokens[None], special) & given
     limits = {"share": thresholds["sink_column"], "least": thresholds["sink_queries"]}
     search, none = Search.of(fit, causal=causal), torch.zeros_like(fit)
-    sinks = find_sinks(FromPattern(pattern[None]), search, none, **limits)
-    columns = torch.zeros(len(pattern), len(tokens) + 1, dtype=torch.bool, device=pattern.device)
-    columns.scatter_(1, sinks.places.where(sinks.drawing, len(tokens))[0], True)
-    return columns[:, :-1]  # The last column took what is none.
+    return find_sinks(FromPattern(pattern[None]), search, none, **limits).columns(none)[0]
 
 
 def ideal(
@@ -82,6 +75,6 @@ def ideal(
                 [1., 0., 0.],
                 [0., 1., 0.]])
     """
-    cells = marked(kind, tokens, thresholds, special, causal=causal, texts=texts).float()
-    cells[cells.sum(-1) == 0, 0] = 1
-    return cells / cells.sum(-1, keepdim=True)
+    aims = marked(kind, tokens, thresholds, special, causal=causal, texts=texts).float()
+    aims[aims.sum(-1) == 0, 0] = 1
+    return aims / aims.sum(-1, keepdim=True)

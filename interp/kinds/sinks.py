@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.kinds.mass import Attention
-from interp.kinds.targets import NONE
+from interp.kinds.targets import NONE, cells
 
 SAMPLE = 32
 """Number of whole rows in which sink columns are searched."""
@@ -141,9 +141,7 @@ class Sinks:
 
     def columns(self, named: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch head key"]:
         """Which columns are sinks: those that draw attention, and the `named` ones."""
-        columns = named.new_zeros(*self.places.shape[:2], named.shape[1] + 1)
-        at = self.places.where(self.drawing, named.shape[1])
-        return columns.scatter(-1, at, True)[..., :-1] | named[:, None]
+        return cells(self.places.where(self.drawing, NONE), named.shape[1]) | named[:, None]
 
 
 def find_sinks(

@@ -222,6 +222,18 @@ def aligned(texts: Sequence[Sequence[str]], tokens: Tokens) -> list[list[str]]:
     return [[next(row) if real else "" for real in places] for row, places in rows]
 
 
+def cells(keys: Int[Tensor, "*query m"], length: int) -> Bool[Tensor, "*query key"]:
+    """Which of `length` keys are among each query's `keys`.
+
+    Example:
+        >>> cells(torch.tensor([[0, 2], [1, -1]]), 3).int().tolist()
+        [[1, 0, 1], [0, 1, 0]]
+    """
+    found = torch.zeros(*keys.shape[:-1], length + 1, dtype=torch.bool, device=keys.device)
+    # -1 goes to the last column, which is cut.
+    return found.scatter(-1, torch.where(keys == NONE, length, keys), True)[..., :-1]
+
+
 def at_keys(flags: Bool[Tensor, "batch pos"], keys: Keys) -> Bool[Tensor, "batch query m"]:
     """The flag at each target; False where there is none."""
     rows = torch.arange(len(keys), device=keys.device)[:, None, None]

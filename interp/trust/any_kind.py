@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -28,7 +28,7 @@ from interp.kinds.builtin import as_kinds
 from interp.kinds.kind import Kind
 from interp.kinds.labels import excess
 from interp.kinds.scores import Thresholds
-from interp.kinds.targets import NONE, ordinary
+from interp.kinds.targets import NONE, cells, ordinary
 from interp.patterns.classify import classify_heads
 from interp.scan.table import HeadScan
 from interp.trust.planted import mixed, softmax, unsteady
@@ -120,9 +120,9 @@ def kind_accuracy(kind: Any, *, heads: Count = 200, seed: Seed = 0) -> dict[str,
         tokens, texts = every[drawn], [every_text[row] for row in drawn]
         # As many heads of the kind as near misses.
         roles = [*["the kind"] * (len(ROLES) - 1), *list(ROLES)[1:]][: heads - number]
-        patterns, truths = [], []
+        patterns, truths, keys = [], [], chosen(tokens, texts)
         for role in roles:
-            pattern, right = _plant(chosen, tokens, texts, role, generator)
+            pattern, right = _plant(chosen, tokens, keys, role, generator)
             patterns.append(pattern)
             truths.append(right)
         stacked = torch.stack(patterns, 1)
@@ -152,16 +152,16 @@ def _rows_with(kind: Kind, seed: int) -> tuple[Int[Tensor, "row pos"], list[list
 def _plant(
     kind: Kind,
     tokens: Int[Tensor, "row pos"],
-    texts: list[list[str]],
+    keys: Keys,
     role: str,
     generator: Generator,
 ) -> tuple[Float[Tensor, "row query key"], bool]:
     """A head's attention, and whether it is one of the kind."""
-    targets = _mask(kind(tokens, texts))
+    targets = cells(keys, tokens.shape[1])
     counted = targets.any(-1) & ordinary(tokens)
     visible = torch.arange(1, tokens.shape[1] + 1)
     chance = float((targets.sum(-1) / visible)[counted].mean())
-    places = _mask(ROLES[role](kind(tokens, texts), generator)).float()
+    places = cells(ROLES[role](keys, generator), tokens.shape[1]).float()
     work = places / places.sum(-1, keepdim=True).clamp(min=1)
     active = places.any(-1)
     even = softmax(torch.zeros_like(work))
@@ -180,12 +180,6 @@ def _plant(
     noise = softmax(spread * torch.randn(work.shape, dtype=torch.float32, generator=generator))
     rest = low * first + (high - low) * even + (1 - high) * noise
     return mixed(in_queries * active, work, rest), spare >= 0
-
-
-def _mask(keys: Keys) -> Bool[Tensor, "row query key"]:
-    length = keys.shape[1]
-    flags = torch.zeros(len(keys), length, length + 1, dtype=torch.bool)
-    return flags.scatter_(-1, torch.where(keys == NONE, length, keys), True)[..., :length]
 
 
 STRONGEST = 3
