@@ -63,10 +63,10 @@ if TYPE_CHECKING:
     from interp.circuits.compare import compare_circuits as compare_circuits
     from interp.effects import tasks as tasks
     from interp.effects.ablate import ablated as ablated
+    from interp.effects.ablate_map import ablate as ablate
     from interp.effects.head_effects import HeadEffects as HeadEffects
-    from interp.effects.maps import ablate as ablate
-    from interp.effects.maps import patch as patch
     from interp.effects.metrics import logit_difference as logit_difference
+    from interp.effects.patch import patch as patch
     from interp.effects.paths import path_effects as path_effects
     from interp.effects.verify import verify as verify
     from interp.errors import InputError as InputError
@@ -107,7 +107,7 @@ _HOME = {
     "Model": "models",
     "PromptScores": "scan.prompts",
     "Thresholds": "kinds.scores",
-    "ablate": "effects.maps",
+    "ablate": "effects.ablate_map",
     "ablated": "effects.ablate",
     "attention_patterns": "models.hooks",
     "build_circuit": "circuits.build",
@@ -119,7 +119,7 @@ _HOME = {
     "kind": "kinds.kind",
     "load_model": "models",
     "logit_difference": "effects.metrics",
-    "patch": "effects.maps",
+    "patch": "effects.patch",
     "path_effects": "effects.paths",
     "published_heads": "trust.published",
     "read_patterns": "patterns.read",

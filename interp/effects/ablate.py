@@ -111,6 +111,16 @@ def parsed_heads(argument: str, heads: Any, known: Sequence[Head], name: str) ->
     return chosen
 
 
+def chosen_heads(model: Model, heads: Any) -> tuple[list[Head], list[Head]]:
+    """All heads of the layers that some of `heads` are in, and those of `heads`, by layer."""
+    _, known, _, name = heads_in(model)
+    chosen = known if heads is None else sorted(parsed_heads("heads", heads, known, name))
+    if not chosen:
+        raise InputError("heads must be at least one, got none")
+    layers = {head.layer for head in chosen}
+    return [head for head in known if head.layer in layers], chosen
+
+
 def all_heads(model: Model) -> list[Head]:
     """Every head of the model, by layer."""
     return [Head(layer, head) for layer in model.attending for head in range(model.n_heads)]

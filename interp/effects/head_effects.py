@@ -6,13 +6,17 @@ from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.effects.metrics import Metric, name_of
 from interp.effects.saved import Saved
 from interp.errors import Count, InputError, checked, quoted
 from interp.heads import Head
 from interp.kinds.evidence import resampled
+from interp.kinds.targets import NONE
+from interp.models import Model
+from interp.scan.record import Record
 
 _DRAWS = 2000
 """Resamples of the prompts for an interval."""
@@ -107,3 +111,21 @@ class HeadEffects(Saved):
             numbers = dict(zip(_NUMBERS, (*by_head[head], *band)))
             rows.append({"layer": head.layer, "head": head.head, "name": str(head), **numbers})
         return cls(pd.DataFrame(rows), made_by)
+
+
+def record_of(model: Model, metric: Metric, what: str, unit: str, **more: Any) -> dict[str, Any]:
+    """How a map was made: what was replaced by what, the unit of an effect, the metric."""
+    return Record.of_model(
+        model,
+        what=what,
+        unit=unit,
+        metric=name_of(metric),
+        interval="95 % of 2000 resamples of the prompts",
+        random="least and largest effect of the other heads of the same layer",
+        **more,
+    )
+
+
+def ids_as_text(tokens: Int[Tensor, "batch pos"]) -> list[str]:
+    """The ids of each prompt as one text."""
+    return [" ".join(map(str, row[row != NONE].tolist())) for row in tokens]

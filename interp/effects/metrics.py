@@ -135,6 +135,16 @@ def probability(task: Answered | None = None, *, right: Answers | None = None) -
     return AnswerMetric("probability", _probability, _answers(task, right)[:1])
 
 
+def bound(metric: Any, model: Model) -> Metric:
+    """The metric, with the ids of its answers in this model."""
+    return metric.bound(model) if isinstance(metric, AnswerMetric) else metric
+
+
+def name_of(metric: Any) -> str:
+    """The name of a metric; of your own, that of its function."""
+    return str(getattr(metric, "name", getattr(metric, "__name__", type(metric).__name__)))
+
+
 def _difference(logits: Tensor, right: Tensor, wrong: Tensor) -> Tensor:
     pairs = logits.gather(-1, torch.stack([right, wrong], -1))
     return pairs[:, 0] - pairs[:, 1]

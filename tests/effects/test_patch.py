@@ -1,100 +1,14 @@
-"""Maps of effects, compared with plain hooks on models of transformers, one head at a time."""
-
-import functools
+"""Patch maps, compared with plain hooks on models of transformers."""
 
 import pandas as pd
 import pytest
 import torch
+from hooked import PROJECTIONS, answers, by_hand, metric, prompts, whole, z_of
 from tiny_models import tiny
 
 import interp
 from interp.effects import replaced as engine
-from interp.effects.metrics import AnswerMetric, last
-
-PROJECTIONS = {
-    "gpt2": "transformer.h.{}.attn.c_proj",
-    "neox": "gpt_neox.layers.{}.attention.dense",
-    "llama": "model.layers.{}.self_attn.o_proj",
-    "gemma2": "model.layers.{}.self_attn.o_proj",
-    "bloom": "transformer.h.{}.self_attention.dense",
-    "opt": "model.decoder.layers.{}.self_attn.out_proj",
-    "neo": "transformer.h.{}.attn.attention.out_proj",
-    "gemma3n": "model.layers.{}.self_attn.o_proj",
-}
-"""Where each family multiplies the heads' outputs by W_O."""
-
-LENGTHS = (9, 9, 6, 9)
-
-
-def prompts() -> tuple[list[list[int]], list[list[int]]]:
-    """Clean and corrupted prompts of two lengths, which differ from the third token on."""
-    generator = torch.Generator().manual_seed(0)
-    clean, corrupted = torch.randint(3, 200, (2, 4, 9), generator=generator)
-    corrupted[:, :2] = clean[:, :2]
-    cut = [[row[:n].tolist() for row, n in zip(each, LENGTHS)] for each in (clean, corrupted)]
-    return cut[0], cut[1]
-
-
-@functools.cache
-def answers(family: str) -> list[list[int]]:
-    """For each prompt the tokens whose logits rise and fall most from corrupted to clean."""
-    model = tiny(family)
-    right, wrong = [], []
-    for pair in zip(*prompts()):
-        with torch.no_grad():
-            ends = [model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in pair]
-        right.append(int((ends[0] - ends[1]).argmax()))
-        wrong.append(int((ends[0] - ends[1]).argmin()))
-    return [right, wrong]
-
-
-def metric(family: str, rows: slice = slice(None)) -> AnswerMetric:
-    right, wrong = answers(family)
-    return interp.logit_difference(right=right[rows], wrong=wrong[rows])
-
-
-def difference(model, family, row, ids, layer=0, edit=lambda z: None) -> float:
-    """One prompt's logit difference with the z [pos, head, d] of a layer edited by a pre-hook."""
-
-    def before(module, inputs):
-        z = inputs[0].clone()
-        edit(z[0].view(len(ids), 4, -1))
-        return (z, *inputs[1:])
-
-    projection = model.get_submodule(PROJECTIONS[family].format(layer))
-    handle = projection.register_forward_pre_hook(before)
-    with torch.no_grad():
-        logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1]
-    handle.remove()
-    right, wrong = answers(family)
-    return float(logits[right[row]] - logits[wrong[row]])
-
-
-def z_of(model, family, ids, layer) -> torch.Tensor:
-    seen = []
-    difference(model, family, 0, ids, layer, lambda z: seen.append(z.clone()))
-    return seen[0]
-
-
-def by_hand(family, new_z, position=slice(None)) -> torch.Tensor:
-    """[row, layer, head] differences of the corrupted prompts, each head's z replaced alone."""
-    model, corrupted = tiny(family), prompts()[1]
-    values = torch.zeros(len(corrupted), model.config.num_hidden_layers, 4).double()
-    for row, ids in enumerate(corrupted):
-        for layer in range(values.shape[1]):
-            new = new_z(model, row, layer)
-            for head in range(4):
-
-                def edit(z, head=head, new=new):
-                    z[position, head] = new[position, head]
-
-                values[row, layer, head] = difference(model, family, row, ids, layer, edit)
-    return values
-
-
-def whole(family, both) -> torch.Tensor:
-    model = tiny(family)
-    return torch.tensor([difference(model, family, i, ids) for i, ids in enumerate(both)]).double()
+from interp.effects.metrics import last
 
 
 @pytest.mark.parametrize(
@@ -119,39 +33,6 @@ def test_a_patch_map_equals_plain_hooks_one_head_and_one_prompt_at_a_time(family
     others = expected[1, [0, 1, 3]]
     assert row["random_low"] == pytest.approx(float(others.min()), abs=1e-4)
     assert row["random_high"] == pytest.approx(float(others.max()), abs=1e-4)
-
-
-@pytest.mark.parametrize("how", ["zero", "mean", "resample"])
-def test_an_ablation_map_equals_plain_hooks(how):
-    texts = prompts()[1][:2]
-    model = tiny("llama")
-
-    def new_z(_, row, layer):
-        every = [z_of(model, "llama", ids, layer) for ids in texts]
-        if how == "mean":
-            return torch.cat([z[1:] for z in every]).mean(0).expand(9, 4, -1)
-        return 0 * every[0] if how == "zero" else every[1 - row]
-
-    changed = torch.zeros(2, 2, 4).double()
-    for row, ids in enumerate(texts):
-        for layer in range(2):
-            new = new_z(model, row, layer)
-            for head in range(4):
-
-                def edit(z, head=head, new=new):
-                    z[:, head] = new[:, head]
-
-                changed[row, layer, head] = difference(model, "llama", row, ids, layer, edit)
-    measure = metric("llama", slice(2))
-    effects = interp.ablate(model, texts, measure, how=how)
-    expected = changed.mean(0) - whole("llama", texts).mean()
-    assert torch.allclose(torch.tensor(effects.matrix().to_numpy()), expected, atol=1e-4)
-    assert expected.abs().max() > 0.05
-    some = interp.ablate(model, texts, measure, ["L1H2", "L1H0"], how)
-    frame = effects.to_frame()
-    pd.testing.assert_frame_equal(
-        some.to_frame(), frame[frame["name"].isin(["L1H0", "L1H2"])].reset_index(drop=True)
-    )
 
 
 def test_nothing_depends_on_what_is_skipped_or_runs_together(monkeypatch):
@@ -270,10 +151,6 @@ def test_what_cannot_be_measured_is_refused(caplog):
             interp.patch(
                 model, **{"clean": clean, "corrupted": corrupted, "metric": metric("gpt2")} | wrong
             )
-    with pytest.raises(interp.InputError, match="how must be one of mean, zero, resample"):
-        interp.ablate(model, clean, metric("gpt2"), how="half")
-    with pytest.raises(interp.InputError, match=r"at least two of each length .* one of 6 tokens"):
-        interp.ablate(model, clean, metric("gpt2"), how="resample")
     with pytest.raises(interp.InputError, match="model must be causal"):
         interp.patch(tiny("bert"), clean, corrupted, metric("gpt2"))
     same = [clean[0], corrupted[0], *clean[2:]], [corrupted[0], clean[0], *clean[2:3], corrupted[3]]
