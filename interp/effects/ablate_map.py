@@ -9,7 +9,7 @@ from torch import Tensor
 from interp.effects.ablate import AnyHead, chosen_heads
 from interp.effects.head_effects import HeadEffects, ids_as_text, record_of
 from interp.effects.metrics import Metric, bound, name_of
-from interp.effects.replaced import Group, Outputs, Prompts
+from interp.effects.replaced import Group, Outputs, Prompts, change_to
 from interp.errors import InputError, Seed, checked, quoted
 from interp.models import load_model
 
@@ -67,7 +67,8 @@ def ablate(
     metric = bound(metric, model)
     runs = Prompts(model, model.to_tokens(prompts), metric)
     before = runs.metric()
-    changes = runs.replaced(known, _others(runs.groups, how, seed), progress=progress) - before
+    outputs = _others(runs.groups, how, seed)
+    after = runs.replaced([change_to(outputs, [head]) for head in known], progress=progress)
     place = {"mean": "its mean over the prompts", "zero": "0", "resample": "z of another prompt"}
     made_by = record_of(
         model,
@@ -78,7 +79,7 @@ def ablate(
         mean=float(before.mean()),
         prompts=ids_as_text(runs.tokens),
     )
-    return HeadEffects.of(known, chosen, changes, torch.ones_like(before), seed, made_by)
+    return HeadEffects.of(known, chosen, after - before, torch.ones_like(before), seed, made_by)
 
 
 def _others(groups: Sequence[Group], how: str, seed: int) -> list[Outputs]:

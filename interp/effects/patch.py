@@ -11,7 +11,7 @@ from interp.effects.ablate import AnyHead, chosen_heads
 from interp.effects.head_effects import HeadEffects, ids_as_text, record_of
 from interp.effects.losses import interval
 from interp.effects.metrics import Metric, bound
-from interp.effects.replaced import Prompts
+from interp.effects.replaced import Prompts, change_to
 from interp.effects.tasks import paired_tokens
 from interp.errors import InputError, Seed, Whole, checked, quoted
 from interp.kinds.targets import NONE
@@ -82,7 +82,8 @@ def patch(
     before, outputs = prompts.metric(), [group.z for group in source.groups]
     whole = source.metric() - before
     _check_whole(whole, seed)
-    after = prompts.replaced(known, outputs, position=position, progress=progress)
+    changes = [change_to(outputs, [head]) for head in known]
+    after = prompts.replaced(changes, position=position, progress=progress)
     made_by = record_of(
         model,
         metric,

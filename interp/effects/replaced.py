@@ -1,16 +1,14 @@
-"""A metric with the output of one head replaced at a time, for many heads in few passes.
+"""A metric with the outputs of heads replaced, for many such changes in few passes.
 
-Nothing changes below the layer of a replaced head: the layers there hand on the stream that they
-computed once. Several heads of a layer run next to each other in the batch, each with its own
-replacement, and the model computes the logits after the last token alone if the metric needs no
-others.
+Nothing changes below the first layer of a replaced head: the layers there hand on the stream that
+they computed once. Several changes with the same first layer run next to each other in the batch,
+and the model computes the logits after the last token alone if the metric needs no others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -30,6 +28,9 @@ from interp.models.rows import rows_by_length
 
 Outputs = dict[int, Tensor]
 """The output z of all heads `[batch, pos, head, d_head]`, by layer."""
+
+Change = Mapping[Head, Sequence[Tensor]]
+"""Other outputs `[batch, pos, d_head]` of the heads that change together: one for each group."""
 
 _TOKENS = 2048
 """Tokens that run at once, if a prompt is not longer."""
@@ -55,6 +56,11 @@ class Group:
     left: dict[int, Any]
 
 
+def change_to(outputs: Sequence[Outputs], heads: Iterable[Head]) -> Change:
+    """The change of `heads` to what they put out in `outputs`, one for each group."""
+    return {head: [each[head.layer][:, :, head.head] for each in outputs] for head in heads}
+
+
 class Prompts:
     """Prompts with a metric, measured with and without other outputs of heads.
 
@@ -72,58 +78,59 @@ class Prompts:
 
     def metric(self) -> Float[Tensor, " batch"]:
         """The metric of each prompt, with no output replaced."""
-        return self._measured(self._model.attending[-1], [None], [])[0]
+        return self._measured([{}])[0]
 
     def replaced(
         self,
-        heads: Sequence[Head],
-        outputs: Sequence[Outputs],
+        changes: Sequence[Change],
         *,
         position: int | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Float[Tensor, "replaced batch"]:
-        """The metric of each prompt with the output of each of `heads` replaced, one at a time.
+    ) -> Float[Tensor, "change batch"]:
+        """The metric of each prompt under each of `changes`, one at a time.
 
         Args:
-            heads: Heads, ordered by layer.
-            outputs: For each group, other outputs of its heads.
+            changes: Other outputs of one head or of several together.
             position: Position whose output is replaced, from the end if negative; all if left out.
-            progress: Callback, called with (heads done, heads in all).
+            progress: Callback, called with (changes done, changes in all).
         """
         at: Any = slice(None) if position is None else [position]
         batch, length = self.tokens.shape
         logits = batch * (1 if self._only_last else length) * self._model.n_embeddings
         largest = max(group.tokens.numel() for group in self.groups)
         at_once = max(1, min(_TOKENS // largest, _LOGITS // logits))
-        parts: list[Tensor] = []
-        for layer, of_layer in groupby(heads, key=lambda head: head.layer):
-            numbers = [head.head for head in of_layer]
-            for start in range(0, len(numbers), at_once):
-                some = numbers[start : start + at_once]
-                parts.append(self._measured(layer, some, outputs, at))
+        by_layer: dict[int, list[int]] = {}
+        for index, change in enumerate(changes):
+            by_layer.setdefault(min(change).layer, []).append(index)
+        values: dict[int, Tensor] = {}
+        for indices in by_layer.values():
+            for start in range(0, len(indices), at_once):
+                some = indices[start : start + at_once]
+                values |= zip(some, self._measured([changes[index] for index in some], at))
                 if progress is not None:
-                    progress(sum(map(len, parts)), len(heads))
-        return torch.cat(parts)
+                    progress(len(values), len(changes))
+        return torch.stack([values[index] for index in range(len(changes))])
 
-    def _measured(
-        self, layer: int, heads: Sequence[int | None], outputs: Sequence[Outputs], at: Any = None
-    ) -> Float[Tensor, "replaced batch"]:
-        """The metric with each of `heads` of a layer replaced; with `[None]` none is."""
-        model, copies = self._model, len(heads)
+    def _measured(self, changes: Sequence[Change], at: Any = None) -> Float[Tensor, "change batch"]:
+        """The metric under each of `changes`, which start in the same layer; `{}` is none."""
+        model, copies = self._model, len(changes)
+        layers = {head.layer for change in changes for head in change}
+        first = min(layers, default=model.attending[-1])
         every: Tensor | None = None
         for index, group in enumerate(self.groups):
             size = len(group.rows)
 
             def replace(layer: int, z: Tensor, index: int = index, size: int = size) -> None:
-                for copy, head in enumerate(heads):
-                    if head is not None:
-                        new = outputs[index][layer][:, at, head]
-                        z[copy * size : (copy + 1) * size, at, head] = new.to(z)
+                for copy, change in enumerate(changes):
+                    for head, new in change.items():
+                        if head.layer == layer:
+                            rows = z[copy * size : (copy + 1) * size]
+                            rows[:, at, head.head] = new[index][:, at].to(z)
 
             with ExitStack() as changed:
-                if layer in self._skippable:
-                    changed.enter_context(_skipping(model, layer, group.left, copies))
-                changed.enter_context(editing(model, None, model.n_heads, {layer}, replace))
+                if first in self._skippable:
+                    changed.enter_context(_skipping(model, first, group.left, copies))
+                changed.enter_context(editing(model, None, model.n_heads, layers, replace))
                 logits = _run(model, group.tokens.repeat(copies, 1), self._only_last)
             if every is None:
                 length = 1 if self._only_last else self.tokens.shape[1]
