@@ -4,18 +4,21 @@
 figures, pages, planted heads) takes them as values, so that your own are treated as those are.
 """
 
+import hashlib
 import re
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from interp.errors import InputError, checked, quoted
+from interp.errors import InputError, checked, quoted, told
 from interp.kinds.targets import NONE, Keys, Tokens, positions
 
 Rule = Callable[..., Any]
@@ -54,20 +57,23 @@ class Kind:
     threshold: float = 0.4
     look: str = ""
     look_both_ways: str | None = None
-    null: Literal["shuffled", "drawn"] | Rule = "drawn"
+    null: str | Rule = "drawn"
     on: str | tuple[Any, ...] = "repeated"
     opposite: str | None = None
     forced: str | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch("[a-z][a-z0-9_]*", self.name) or self.name in _TAKEN:
+        taken = self.name in _TAKEN or _COLUMN.fullmatch(self.name)
+        if taken or not re.fullmatch("[a-z][a-z0-9_]*", self.name):
             rule_is = "letters a to z, digits and _, and no column of tables"
             raise InputError(f"name must be {rule_is}, got {quoted(self.name)}")
         if isinstance(self.on, str) and self.on not in ("repeated", "random", "text"):
             raise InputError(
                 f"on must be repeated, random, text or a list of prompts, got {quoted(self.on)}"
             )
+        if not callable(self.null) and self.null not in ("shuffled", "drawn"):
+            raise InputError(f"null must be shuffled, drawn or a rule, got {quoted(self.null)}")
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold must be in (0, 1], got {self.threshold!r}")
         for rule in (self.rule, self.both_ways, self.null):
@@ -173,11 +179,19 @@ class Kind:
 
         def given(rows: slice) -> Any:
             read = {"texts": texts[rows]} if texts is not None and "texts" in names else {}
-            return rule(tokens[rows], **more, **read)
+            try:
+                return rule(tokens[rows], **more, **read)
+            except InputError:
+                raise
+            except Exception as error:
+                place = _place_in(rule, error)
+                raise InputError(
+                    f"{self.name} must have a rule that gives keys, got {told(error)}{place}"
+                ) from error
 
-        keys = given(slice(None))
         if str(getattr(rule, "__module__", "")).startswith("interp.kinds."):
-            return keys
+            return rule(tokens, **more, **({"texts": texts} if "texts" in names else {}))
+        keys = given(slice(None))
         keys = self._checked(keys, tokens, causal)
         for row in range(len(tokens) * (len(tokens) > 1)):
             one = slice(row, row + 1)
@@ -223,7 +237,23 @@ class Kind:
     def record(self) -> dict[str, Any]:
         """What a table's record says of it: enough to list and draw it without its rule."""
         null = self.null if isinstance(self.null, str) else "its own rule"
-        return {"look": self.look, "threshold": self.threshold, "on": self.part, "null": null}
+        about = {"look": self.look, "threshold": self.threshold, "on": self.part, "null": null}
+        return about | ({"digest": self.digest} if self.digest else {})
+
+    @property
+    def digest(self) -> str:
+        """What tells its rule from another one: a digest of its targets on a fixed text.
+
+        Empty without a rule, or if the rule fails on that text.
+        """
+        texts = re.findall(r"\n|\d| ?\w{1,4}| ?[^\w\s]", _TEXT)
+        ids = {text: number for number, text in enumerate(texts)}
+        tokens = torch.tensor([[ids[text] for text in texts]])
+        with suppress(InputError):
+            keys = self(tokens, [texts], causal=self.rule is not None)[0].tolist()
+            targets = repr([sorted({*row} - {NONE}) for row in keys])
+            return hashlib.sha256(targets.encode()).hexdigest()[:16]
+        return ""
 
 
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
@@ -238,10 +268,21 @@ _TAKEN = {
 }
 """Names that tables and thresholds use for something else."""
 
+_COLUMN = re.compile(
+    "(text|explained|as|induction_at|induction_logit)_.*|.*_(chance|low|high|spread|null|null_99|threshold)"
+)
+"""Names that tables make from those of kinds."""
+
+_TEXT = """When Mary and John went to the store, John said: "Mary, is it 1957 or 1958?"
+- (one) unbelievable rose; a Rose; the roses [two]
+When Mary and Anna went home, Anna said that they were unbelievable. The store is the store.
+"""
+"""A text with something for most rules to find."""
+
 
 @checked
 def kind(
-    name: str,
+    name: Any,
     *,
     threshold: float = 0.4,
     look: str | None = None,
@@ -275,11 +316,22 @@ def kind(
         >>> last_comma(torch.tensor([[5, 6, 7, 8]]), [["a", ",", " b", " c"]])[0, :, 0].tolist()
         [-1, -1, 1, 1]
     """
+    if not isinstance(name, str):
+        raise InputError(f'name must be given, as in @interp.kind("last comma"), got {name!r}')
     known: dict[str, Any] = {"threshold": threshold, "null": null, "source": source}
     known["on"] = on if isinstance(on, str) else tuple(on)
     column = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
     look = look or "looks at its targets"
     return lambda rule: Kind(column, rule, rule, look=look, **known)
+
+
+def _place_in(rule: Rule, error: Exception) -> str:
+    """The line of the rule's file where it failed."""
+    path = getattr(getattr(rule, "__code__", None), "co_filename", None)
+    lines = [
+        one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == path
+    ]
+    return f" in line {lines[-1]} of {path}" if lines else ""
 
 
 def _first_other(ours: Int[Tensor, "query _"], others: Int[Tensor, "query _"]) -> int | None:

@@ -39,7 +39,10 @@ class ProbeRecord(BaseModel):
 
 
 class KindRecord(BaseModel):
-    """A kind that was asked for: its words, its threshold, where it was scored, and its null."""
+    """A kind that was asked for: its words, its threshold, where it was scored, and its null.
+
+    `digest` is that of its rule (`Kind.digest`).
+    """
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -47,6 +50,7 @@ class KindRecord(BaseModel):
     threshold: Annotated[float, Field(gt=0, le=1)]
     on: str
     null: str
+    digest: str = ""
 
 
 class Record(BaseModel):

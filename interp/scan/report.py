@@ -91,7 +91,7 @@ def _strongest(scan: HeadScan, top: int) -> Table:
                 _interval(row, kind),
                 _number(row, f"{kind}_chance"),
                 _number(row, f"{kind}_null_99"),
-                _number(row, f"text_{kind}"),
+                _number(row, kind if of and of.on == "text" else f"text_{kind}"),
                 _number(row, EFFECT, "+.2f") if kind == "induction" else "-",
                 ", ".join(prose(other) for other in row["labels"] if other != label),
                 end_section=number == len(rows) - 1,

@@ -102,6 +102,12 @@ def scan_heads(
     plan = scan_probes(model, rows, seed, length, bos)
     repeated, on_text = plan[0], next(iter(plan[-1].parts))  # Random tokens if there is no text.
     too_short = on_text != "text" or plan[-1].tokens.shape[1] <= START
+    unscored = _unscored(model, chosen, on_text)
+    if not kinds_of(causal, chosen).keys() - unscored.keys():
+        raise InputError(
+            f"kinds must have one that can be scored, got {', '.join(chosen)}:"
+            f" {next(iter(unscored.values()), 'not defined for this model')}"
+        )
     plan = kind_probes(model, plan, chosen, seed, quick=quick)
     plan += [] if quick else [probes.shuffled(repeated, seed=seed)]
     plan += far_probes(model, rows, seed, length, bos) if length > LENGTH and causal else []
@@ -117,7 +123,7 @@ def scan_heads(
     scores = measure(model, plan, *how, explained=explained)
     scored_on = {name: kind.part for name, kind in kinds_of(causal, chosen).items()}
     scored_on |= dict.fromkeys(STATISTICS, on_text)
-    verdicts, others = _judge(model, repeated, scores, thresholds, scored_on, chosen)
+    verdicts, others = _judge(model, repeated, scores, thresholds, scored_on, chosen, unscored)
     added = {f"{DEFINED}{name}": values for name, values in defined.items()}
     added |= {"ov_copying": copying} if copying else {}
     for number, other in enumerate(others):
@@ -144,6 +150,13 @@ def scan_heads(
     return HeadScan.of(verdicts, others, made_by, kinds=tuple(chosen.values()))
 
 
+def _unscored(model: "Model", kinds: Mapping[str, Kind], on_text: str) -> dict[str, str]:
+    """The kinds that cannot be scored, and why."""
+    without = [name for name, kind in kinds.items() if kind.on == "text" != on_text]
+    absent = dict.fromkeys(without, "natural text was not run")
+    return absent | texts_for(model, torch.zeros(1, 1, dtype=torch.long), kinds)[1]
+
+
 def _judge(
     model: "Model",
     repeated: probes.Probe,
@@ -151,22 +164,18 @@ def _judge(
     thresholds: Thresholds,
     scored_on: dict[str, str],
     kinds: Mapping[str, Kind],
+    unscored: Mapping[str, str],
 ) -> tuple[list[HeadLabel], list[dict[str, float]]]:
     """The label of every head and its further columns.
 
-    `scores` are from `measure`; `scored_on` has the part of the probes for each kind.
+    `scores` are from `measure`; `scored_on` has the part of the probes for each kind, and
+    `unscored` why some kinds have no score.
     """
     causal = model.direction == "causal"
     joined = [LayerScores.join(batches).tallies for batches in scores["repeated"].values()]
     effects = [tallies[EFFECT] for tallies in joined if EFFECT in tallies]
     sizes = [effect.mean.abs().max().item() for effect in effects if effect.queries.any()]
     texts = None if causal else [model.texts_of(row) for row in repeated.tokens]
-    _, absent = texts_for(model, repeated.tokens[:1], kinds)
-    absent |= {
-        name: "natural text was not run"
-        for name, part in scored_on.items()
-        if part == "text" and "text" not in scores
-    }
     verdicts, others = [], []
     for layer in sorted(scores["repeated"]):
         joined = {part: LayerScores.join(by_layer[layer]) for part, by_layer in scores.items()}
@@ -188,7 +197,7 @@ def _judge(
             causal=causal,
             window=model.windows[layer],
             texts=texts,
-            absent=absent,
+            absent=unscored,
             alibi_slopes=model.alibi_slopes,
             seen=repeated.parts["repeated"].nonzero()[:, 1] + 1,
             nulls={kind: evidence.quantile(tally) for kind, tally in nulls.items()},

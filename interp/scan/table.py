@@ -205,6 +205,13 @@ class HeadScan:
             if absent := [name for name in own if name not in scan.kinds]:
                 listed = ", ".join(scan.kinds)
                 raise InputError(f"kinds must be of the table, {listed}, got {absent[0]}")
+            for name, kind in own.items():
+                known = scan.made_by.get("kinds", {}).get(name, {}).get("digest")
+                if known not in (None, kind.digest):
+                    raise InputError(
+                        f"kinds must have the rules of the table, got another rule for {name}: give"
+                        " the kind that was scanned"
+                    )
             return replace(scan, own=tuple(own.values()))
 
 

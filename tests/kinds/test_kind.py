@@ -8,8 +8,10 @@ from tiny_models import tiny, words_tokenizer
 import interp
 from interp.errors import InputError
 from interp.kinds.builtin import KINDS, MORE, as_kinds, kinds_in
+from interp.kinds.labels import HeadLabel
 from interp.kinds.scores import STATISTICS
 from interp.kinds.targets import NONE, latest
+from interp.scan.report import report
 from interp.show.figures import head_zoo, pattern_page, score_mosaic
 
 TEXTS = ["<s>", "a", ",", "b", "c", ",", "d", "e", "f", "g", "h", "i"]
@@ -69,6 +71,11 @@ def test_keys_that_would_give_wrong_numbers_are_refused_with_the_query_named(cas
     [
         (lambda: made(lambda tokens, words: tokens), "rule must take"),
         (lambda: interp.kind("layer")(lambda tokens: tokens), "name must"),
+        (lambda: interp.kind("explained null")(lambda tokens: tokens), "no column of tables"),
+        (lambda: interp.kind("sink high")(lambda tokens: tokens), "no column of tables"),
+        (lambda: interp.kind(lambda tokens: tokens), r"name must be given, as in @interp\.kind\("),
+        (lambda: made(lambda tokens: tokens, null="shuffle"), "null must be shuffled, drawn"),
+        (lambda: made(lambda tokens: tokens[7])(TOKENS), "got IndexError.* in line .*test_kind.py"),
         (lambda: interp.kind("x", threshold=0.0)(lambda tokens: tokens), "threshold must"),
         (lambda: as_kinds("induktion"), "kinds must be some of default, all, induction"),
         (lambda: as_kinds([]), "at least one"),
@@ -220,6 +227,34 @@ def test_a_table_takes_the_rules_of_its_own_kinds_only(scanned, tmp_path):
     scanned[1].save(tmp_path / "heads.json")
     with pytest.raises(InputError, match="kinds must be of the table"):
         interp.HeadScan.load(tmp_path / "heads.json", kinds=[made(lambda tokens: tokens)])
+
+
+def test_a_table_refuses_another_rule_of_the_same_name(scanned, tmp_path):
+    scanned[1].save(tmp_path / "heads.json")
+
+    @interp.kind("by match")
+    def other(tokens):
+        return KINDS["duplicate_token"](tokens)
+
+    with pytest.raises(InputError, match="another rule for by_match"):
+        interp.HeadScan.load(tmp_path / "heads.json", kinds=[other])
+    assert made(lambda tokens: tokens[7]).digest == ""
+
+
+def test_kinds_of_text_are_refused_for_a_model_without_texts(scanned):
+    with pytest.raises(InputError, match="got last_comma: natural text was not run"):
+        interp.scan_heads(scanned[0], kinds=last_comma)
+    with pytest.raises(InputError, match="got last_comma, digits: the model has no tokenizer"):
+        interp.scan_heads(tiny("gpt2"), kinds=[last_comma, "digits"])
+
+
+def test_the_report_gives_a_kind_of_text_its_score_as_that_on_text():
+    score, chance = {"last_comma": 0.83}, {"last_comma": 0.1}
+    head = HeadLabel(interp.Head(0, 0), "last comma", ("last comma",), score, chance)
+    scan = interp.HeadScan.of([head], kinds=[last_comma])
+    table = [part for part in report(scan, 3) if not isinstance(part, str)][1]
+    at = [column.header for column in table.columns].index("on text")
+    assert [*table.columns[at].cells] == ["0.83"]
 
 
 def test_heads_of_your_own_kind_are_verified(scanned):

@@ -225,8 +225,16 @@ def test_a_sinks_other_columns_are_outlined(show):
     tokens = torch.arange(length)
     both = (torch.eye(length)[tokens.clamp(max=5)] + torch.eye(length)[[0] * length]) / 2
     page = show(gallery(classify_heads(both[None], tokens), both[None], tokens).to_html())
+    small = "document.querySelector('[data-head=L0H0] canvas')"
+    page.wait_for_function(f"() => {small}.width === 40")
+    page.check("#outline")
+    page.wait_for_function(f"() => {small}.width === 280")  # 7 pixels a cell.
+    row = f"[...{small}.getContext('2d').getImageData(0, 143, 280, 1).data]"
+    red, _, blue, _ = torch.tensor(page.evaluate(row)).view(280, 4).T
+    lines = (red > blue + 60).nonzero().flatten() / 7
+    assert {*lines.round().tolist()} == {0, 1, 5, 6}  # Around the columns 0 and 5.
     open_head(page, "L0H0")
-    targets = page.evaluate("targetsOf(view.head)")
+    targets = page.evaluate("targetsOf(view.head, prompt())")
     assert targets == [[] if q == 0 else [0, 5] if q > 5 else [0] for q in range(length)]
 
 

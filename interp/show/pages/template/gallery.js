@@ -112,8 +112,23 @@ async function drawThumbnail(button) {
     }
   }
   if (number === state.prompt) {
-    paint(button.firstChild, prompt, down, across, (query, key) => largest[query * across + key]);
+    const canvas = button.firstChild;
+    paint(canvas, prompt, down, across, (query, key) => largest[query * across + key]);
+    if ($("outline").checked) outlineSmall(canvas, head, prompt, block);
   }
+}
+
+// The targets of a head's label on its small picture, enlarged so that lines fit between cells.
+function outlineSmall(canvas, head, prompt, block) {
+  const [small, size] = [make("canvas"), Math.ceil((4 * THUMB) / canvas.width)];
+  Object.assign(small, { width: canvas.width, height: canvas.height });
+  small.getContext("2d").drawImage(canvas, 0, 0);
+  Object.assign(canvas, { width: small.width * size, height: small.height * size });
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, 0, 0, canvas.width, canvas.height);
+  context.lineWidth = 4;
+  drawTargets(context, targetsOf(head, prompt), { n: small.width, block, left: 0, top: 0, size });
 }
 
 const state = { prompt: 0, label: null, order: "label" };
@@ -343,6 +358,7 @@ function start() {
   });
   $("find").addEventListener("input", arrange);
   $("theme").addEventListener("change", setTheme);
+  $("outline").addEventListener("change", redraw);
   $("scale").addEventListener("change", setTheme);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
   $("main").hidden = false;

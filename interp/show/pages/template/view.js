@@ -136,7 +136,10 @@ function redrawHead() {
   context.drawImage(small, view.left, view.top, across, down);
   shadeTemplate(context);
   drawNames(context);
-  if (!$("marking").hidden && $("mark").checked) drawTargets(context, n);
+  if (!$("marking").hidden && $("mark").checked) {
+    context.lineWidth = Math.min(1.5, Math.max(0.5, view.size / 6));
+    drawTargets(context, targetsOf(view.head, prompt()), { n, block: 1, ...view });
+  }
   point(view.query, view.key);
 }
 
@@ -183,8 +186,7 @@ function drawNames(context) {
 }
 
 // The keys that each query should look at; of a sink also the other columns where it rests.
-function targetsOf(head) {
-  const { causal, targets, sinks } = prompt();
+function targetsOf(head, { causal, targets, sinks }) {
   const resting = sinks[head.name] ?? [];
   const other = (query) => (key) => (causal ? key < query : key !== query);
   return (targets[head.kind] ?? []).map((keys, query) =>
@@ -192,26 +194,25 @@ function targetsOf(head) {
   );
 }
 
-// Lines between targets and all else: they surround areas and cover no cell.
-function drawTargets(context, n) {
+// Lines between targets and all else: they surround areas and cover no cell. A cell of the picture,
+// which has n in a row, is a block of the pattern.
+function drawTargets(context, keysOfQueries, { n, block, left, top, size }) {
   const targets = new Set();
-  targetsOf(view.head).forEach((keys, query) => {
-    for (const key of keys) targets.add(query * n + key);
+  const at = (query, key) => Math.floor(query / block) * n + Math.floor(key / block);
+  keysOfQueries.forEach((keys, query) => {
+    for (const key of keys) targets.add(at(query, key));
   });
   context.strokeStyle = shade("--accent");
-  context.lineWidth = Math.min(1.5, Math.max(0.5, view.size / 6));
   context.beginPath();
   for (const place of targets) {
     const [query, key] = [Math.floor(place / n), place % n];
-    const x = view.left + key * view.size;
-    const y = view.top + query * view.size;
+    const x = left + key * size;
+    const y = top + query * size;
     const line = (x1, y1, x2, y2) => (context.moveTo(x1, y1), context.lineTo(x2, y2));
-    if (!targets.has(place - n)) line(x, y, x + view.size, y);
-    if (!targets.has(place + n)) line(x, y + view.size, x + view.size, y + view.size);
-    if (key === 0 || !targets.has(place - 1)) line(x, y, x, y + view.size);
-    if (key === n - 1 || !targets.has(place + 1)) {
-      line(x + view.size, y, x + view.size, y + view.size);
-    }
+    if (!targets.has(place - n)) line(x, y, x + size, y);
+    if (!targets.has(place + n)) line(x, y + size, x + size, y + size);
+    if (key === 0 || !targets.has(place - 1)) line(x, y, x, y + size);
+    if (key === n - 1 || !targets.has(place + 1)) line(x + size, y, x + size, y + size);
   }
   context.stroke();
 }
