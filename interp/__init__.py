@@ -22,7 +22,7 @@ What heads do to the output:
     ablate                  each head taken out, on any prompts and any metric: `HeadEffects`
     verify                  remove the heads of each label; compare with random heads
     ablated                 the model without some heads, inside a `with` block
-    path_effects            remove earlier heads from the queries, keys or values of a head
+    path_effects            replace earlier heads in the queries, keys or values of a head
     composition_scores      how strongly each head reads each earlier head, from the weights
 
 Circuits and validation:

@@ -18,8 +18,9 @@ from pydantic import Field
 from torch import Tensor
 
 from interp.effects.ablate import ablated, logits, losses
+from interp.effects.edges import Edge, PathEffects
 from interp.effects.losses import copy_queries
-from interp.effects.paths import Edge, PathEffects, ask_of_stripe, path_effects
+from interp.effects.paths import ask_of_stripe, path_effects
 from interp.effects.saved import Saved
 from interp.errors import InputError, Seed, Whole, checked
 from interp.files import versions

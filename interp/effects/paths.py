@@ -10,10 +10,14 @@ norms, rotary positions):
     q_i = read_Q(norm(x_i))    k_j = read_K(norm(x_j - z_sj W_O))    v_j = read_V(norm(x_j))
     pattern = softmax of scale * q_i . k_j over the visible keys
 
-The result is the remaining attention of t on its induction targets, and its remaining effect
-through them on the logit of the right next token. An induction circuit takes two heads, joined by
-K-composition (Elhage et al. 2021): without the previous-token head in its keys, the induction
-head loses its stripe.
+Where nothing else is given, tokens that repeat are run, and the result is the remaining attention
+of t on its induction targets, and its remaining effect through them on the logit of the right next
+token. An induction circuit takes two heads, joined by K-composition (Elhage et al. 2021): without
+the previous-token head in its keys, the induction head loses its stripe.
+
+On prompts of your own the output of t that follows is put into the model, whose later layers run
+on it, and the result is your metric. What s wrote may be replaced by what it writes in corrupted
+prompts, `z_s - z_s'` in place of `z_s` above (Goldowsky-Dill et al. 2023, arXiv 2304.05969).
 
 - The change reaches t directly from s: heads and MLPs in between, which s also changes, stay as
   they were (path patching: Wang et al. 2022, arXiv 2211.00593). `interp.ablated` removes all that
@@ -29,10 +33,8 @@ head loses its stripe.
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import pandas as pd
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
@@ -40,8 +42,12 @@ from pydantic import Field
 from torch import Tensor
 
 from interp.effects.ablate import AnyHead, all_heads, parsed_heads
-from interp.effects.saved import Saved
-from interp.errors import Count, InputError, Seed, Whole, checked, quoted
+from interp.effects.edges import MEASURES, METRIC, PATHS, Edge, PathEffects
+from interp.effects.head_effects import ids_as_text
+from interp.effects.metrics import Metric, bound, name_of
+from interp.effects.replaced import Outputs, Prompts
+from interp.effects.tasks import paired_tokens
+from interp.errors import InputError, Seed, Whole, checked
 from interp.heads import Head
 from interp.kinds import evidence
 from interp.kinds.builtin import as_kinds
@@ -60,116 +66,10 @@ from interp.weights.linear import Linear, linear_pass
 _TOKENS = 4096
 """Tokens that are run at once, if a row is not longer."""
 
-PATHS = ("Q", "K", "V")
-"""The inputs of a head: what its queries, its keys and its values are made of."""
-
-MEASURES = ("stripe", "effect")
-"""Attention mass on the induction targets, and the head's effect through them on the answer."""
-
-
-@dataclass(frozen=True)
-class Edge:
-    """The change of a head when one of its inputs no longer contains an earlier head's output.
-
-    Attributes:
-        source: The earlier head.
-        to: The head that is measured.
-        path: The input of `to`: Q, K or V.
-        stripe_before: Mean attention mass on the induction targets, in [0, 1], in the clean run.
-        stripe_after: The same without the source.
-        stripe_change_low, stripe_change_high: 95 % interval over rows of after minus before.
-        effect_before: Effect of the head through those targets on the logit of the right next
-            token, minus its mean effect over the vocabulary, in logits.
-        effect_after: The same without the source.
-        effect_change_low, effect_change_high: As for the stripe.
-    """
-
-    source: Head
-    to: Head
-    path: str
-    stripe_before: float
-    stripe_after: float
-    stripe_change_low: float
-    stripe_change_high: float
-    effect_before: float
-    effect_after: float
-    effect_change_low: float
-    effect_change_high: float
-
-    def __repr__(self) -> str:
-        stripe = f"stripe {self.stripe_before:.2f} to {self.stripe_after:.2f}"
-        effect = f"effect {self.effect_before:.2f} to {self.effect_after:.2f}"
-        return f"Edge({self.source} to {self.to} by {self.path}: {stripe}, {effect})"
-
-    def change(self, measure: str = "stripe") -> float:
-        """After minus before."""
-        return getattr(self, f"{measure}_after") - getattr(self, f"{measure}_before")
-
-    def record(self) -> dict[str, Any]:
-        """The edge as plain values: `from`, `to`, `path`, and the numbers by name."""
-        numbers = {name: value for name, value in vars(self).items() if name != "source"}
-        return {"from": str(self.source), **numbers, "to": str(self.to)}
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> "Edge":
-        """The edge that `record` wrote."""
-        numbers = {name: value for name, value in record.items() if name not in ("from", "to")}
-        return cls(Head.parse(record["from"]), Head.parse(record["to"]), **numbers)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PathEffects(Saved):
-    """The edges from earlier heads to some heads, and how they were measured.
-
-    Attributes:
-        edges: One for each head, path and source, in that order.
-        made_by: Model, probe with the token ids that were run, seed and versions.
-    """
-
-    edges: tuple[Edge, ...] = ()
-    made_by: dict[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        sources = {edge.source for edge in self.edges}
-        heads = f"from {len(sources)} heads to {', '.join(map(str, self.to))}"
-        largest = max(self.edges, key=lambda edge: abs(edge.change()), default=None)
-        name = self.made_by.get("model", "a model")
-        return f"PathEffects({name}: {len(self.edges)} edges {heads}; largest: {largest})"
-
-    def __iter__(self) -> Iterator[Edge]:
-        return iter(self.edges)
-
-    @property
-    def to(self) -> list[Head]:
-        """The heads that were measured, in the order asked for."""
-        return list(dict.fromkeys(edge.to for edge in self.edges))
-
-    @checked
-    def strongest(
-        self, to: AnyHead, path: str = "K", *, measure: str = "stripe", top: Count = 1
-    ) -> list[Edge]:
-        """The `top` edges to one head, the largest fall first; on the path V only of the effect."""
-        head = Head.parse(to)
-        measures = ("effect",) if path == "V" else MEASURES
-        names = {"path": (path, PATHS), "measure": (measure, measures), "to": (head, self.to)}
-        for name, (value, known) in names.items():
-            if value not in known:
-                raise InputError(f"{name} must be one of {quoted(known)}, got {quoted(value)}")
-        edges = [edge for edge in self.edges if (edge.to, edge.path) == (head, path)]
-        return sorted(edges, key=lambda edge: edge.change(measure))[:top]
-
-    def to_frame(self) -> pd.DataFrame:
-        """A table with one row per edge."""
-        return pd.DataFrame([edge.record() for edge in self.edges])
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as `save` writes it."""
-        return {"made_by": self.made_by, "edges": [edge.record() for edge in self.edges]}
-
-    @classmethod
-    def of_json(cls, content: dict[str, Any]) -> "PathEffects":
-        """The result that `to_json` wrote."""
-        return cls(tuple(map(Edge.of_record, content["edges"])), content["made_by"])
+_NUMBERS = 2**26
+"""Numbers in the outputs of heads that are kept at once, unless a single source needs more."""
+_ByLayer = dict[int, list[Head]]
+"""Heads by the layer that they are in, or that reads them."""
 
 
 @checked
@@ -178,34 +78,42 @@ def path_effects(
     to: AnyHead | Sequence[AnyHead],
     *,
     sources: AnyHead | Sequence[AnyHead] | None = None,
+    prompts: Any = None,
+    corrupted: Any = None,
+    metric: Metric | None = None,
     rows: Annotated[Whole, Field(ge=2)] = 16,
     seed: Seed = 0,
     length: Whole | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PathEffects:
-    """Take earlier heads out of the queries, the keys or the values of the heads `to`.
+    """Replace earlier heads in the queries, the keys or the values of the heads `to`.
 
-    The probe is the scan's: rows of random tokens, each with a different period, and
-    the same queries count.
+    Without prompts the probe is the scan's: rows of random tokens, each with a different period,
+    and the same queries count.
 
     Args:
         model: A `Model`, or anything that `interp.load_model` takes.
         to: Heads to measure, such as the induction heads of a scan.
         sources: Heads to take out, each for the heads of `to` in later layers; every head if
             left out.
+        prompts: Prompts of your own, as for `Model.to_tokens`, such as the clean ones of a task.
+        corrupted: Prompts with as many tokens each; the output of a source there takes the place of
+            its own. Zero does if left out.
+        metric: Metric of the prompts, as for `interp.patch`.
         rows: Number of rows of random tokens, at least 2.
-        seed: Seed of the random tokens.
+        seed: Seed of the random tokens; on your prompts, of the intervals.
         length: Tokens in a row; 129 if left out, or the model's context if that is shorter.
-        progress: Callback, called with (removals done, removals in all).
+        progress: Callback, called with (replacements done, replacements in all).
 
     Returns:
         An edge for each head of `to`, each path and each source in an earlier layer: attention on
-        the induction targets (`stripe`) and the effect on the right token's logit, before and
-        after, with intervals of the change.
+        the induction targets (`stripe`) and the effect on the right token's logit, or on your
+        prompts the `metric`, before and after, with intervals of the change.
 
     Raises:
         InputError: If the model's attention cannot be streamed, its parts do not sum to the
-            logits, or its attention does not read the norm of the residual stream.
+            logits, or its attention does not read the norm of the residual stream; on your prompts,
+            if attention has an output gate.
 
     Example:
         >>> import interp
@@ -213,6 +121,11 @@ def path_effects(
         >>> edges = interp.path_effects(toy, "L1H5", rows=2)
         >>> edges.strongest("L1H5", "K")[0].source  # The previous-token head.
         L0H3
+        >>> metric = interp.logit_difference(right=[6], wrong=[9])
+        >>> clean, corrupted = [0, 5, 6, 7, 5], [0, 5, 9, 7, 5]
+        >>> own = {"prompts": [clean], "corrupted": [corrupted], "metric": metric}
+        >>> interp.path_effects(toy, "L1H5", **own).strongest("L1H5", "V")[0].source
+        L0H0
     """
     model = load_model(model)
     known = all_heads(model)
@@ -227,10 +140,39 @@ def path_effects(
     earlier = {number: sorted(h for h in senders if h.layer < number) for number in by_layer}
     if early := [heads[0] for number, heads in by_layer.items() if not earlier[number]]:
         raise InputError(f"to must come in a later layer than a source, got {early[0]}")
-    length = row_length(model, length)
-    probe = repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
     readout = _readout(model)
-    for number, heads in by_layer.items():
+    if prompts is None and corrupted is None and metric is None:
+        length = row_length(model, length)
+        probe = repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
+        edges = [*_on_repeats(model, readout, by_layer, earlier, probe, progress)]
+        removed = "the source's own output, put to zero, without biases"
+        ran = {"interval": "95 % of resamples of the rows", "probes": [probe.record()]}
+    elif prompts is None or metric is None:
+        raise InputError("prompts must come with a metric, got one of them alone")
+    else:
+        both = [model.to_tokens(prompts)]
+        if corrupted is not None:
+            both = paired_tokens(model, prompts, corrupted)
+        clean, *other = (Prompts(model, tokens, bound(metric, model)) for tokens in both)
+        others = [group.z for group in other[0].groups] if other else [None] * len(clean.groups)
+        edges = [*_on_prompts(model, readout, by_layer, earlier, clean, others, seed, progress)]
+        place = "that in the corrupted prompts" if other else "zero"
+        removed = f"the source's own output, without biases, replaced by {place}"
+        texts = dict(zip(("prompts", "corrupted"), map(ids_as_text, both)))
+        ran = {"metric": name_of(metric), "interval": "95 % of resamples of the prompts", **texts}
+    edges.sort(key=lambda edge: receivers.index(edge.to))
+    norm = "before attention: computed anew; after heads and final: scale held"
+    ran["interval"] += ", after minus before"
+    made_by = Record.of_model(model, seed=seed, removed=removed, norm=norm, **ran)
+    return PathEffects(tuple(edges), made_by)
+
+
+def _on_repeats(
+    model: Model, readout: Readout, to: _ByLayer, earlier: _ByLayer, probe: Probe, progress: Any
+) -> Iterator[Edge]:
+    """The edges as changes of stripes and their effects, on rows of tokens that repeat."""
+    length = probe.tokens.shape[1]
+    for number, heads in to.items():
         asked = ask_of_stripe(model, probe, number)
         if not ((asked.keys["induction"] != NONE).any(-1) & asked.fit).any():
             raise InputError(
@@ -242,51 +184,134 @@ def path_effects(
     total = len(batches) * sum(map(len, earlier.values()))
     done = itertools.count(1)
 
-    def outputs(
-        run: Linear, layer: int, sources: list[Head]
-    ) -> Iterator[Float[Tensor, "batch pos d_model"]]:
-        moved = run.moved(layer, sorted({head.layer for head in sources}))
-        for source, head in sources:
-            alone = torch.zeros_like(run.heads[source])
-            alone[:, :, head] = run.heads[source].detach()[:, :, head]
-            yield moved[source](alone).float()
+    def reported(parts: Iterable[Tensor]) -> Iterator[Tensor]:
+        for part in parts:
+            yield part
             if progress is not None:
                 progress(next(done), total)
 
-    sums: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {number: [] for number in by_layer}
+    sums: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {number: [] for number in to}
     for batch in batches:
-        layers = {i: _Layer(model, batch, i, heads) for i, heads in by_layer.items()}
-        run = _clean_pass(model, readout, batch, layers)
+        layers = {i: _Stripe(model, batch, i, heads) for i, heads in to.items()}
+        run = _clean_pass(model, readout, batch.tokens, layers)
+        towards = readout.towards(batch.tokens.roll(-1, dims=1))
+        gradients = run.gradients(towards, [run.heads[number] for number in layers])
+        for layer, gradient in zip(layers.values(), gradients, strict=True):
+            layer.directions = gradient[:, :, layer.index].float().transpose(1, 2)
         with rereading(model):
             for number, layer in layers.items():
-                parts = outputs(run, number, earlier[number])
+                parts = reported(_parts(run, number, earlier[number]))
                 sums[number].append(layer.sums(parts, len(earlier[number])))
-    edges = []
-    for number, heads in by_layer.items():
-        joined = (torch.cat(parts, 1) for parts in zip(*sums[number], strict=True))
-        edges += _edges(heads, earlier[number], *joined)
-    edges.sort(key=lambda edge: receivers.index(edge.to))
-    made_by = Record.of_model(
-        model,
-        seed=seed,
-        removed="the source's own output, put to zero, without biases",
-        norm="before attention: computed anew; after heads and final: scale held",
-        interval="95 % of resamples of the rows, after minus before",
-        probes=[probe.record()],
-    )
-    return PathEffects(tuple(edges), made_by)
+    for number, heads in to.items():
+        queries, before, after = (torch.cat(p, 1) for p in zip(*sums[number], strict=True))
+        yield from _edges(heads, earlier[number], MEASURES, queries, before, after)
+
+
+def _on_prompts(
+    model: Model,
+    readout: Readout,
+    to: _ByLayer,
+    earlier: _ByLayer,
+    prompts: Prompts,
+    others: Sequence[Outputs | None],
+    seed: int,
+    progress: Any,
+) -> Iterator[Edge]:
+    """The edges as changes of a metric; `others` replace the sources' outputs in each group."""
+    before = prompts.metric()
+    paths = {i: [(path, head) for path in PATHS for head in heads] for i, heads in to.items()}
+    total = sum(len(paths[number]) * len(earlier[number]) for number in to)
+    done = 0
+
+    def report(part: int, _: int) -> None:
+        if progress is not None:
+            progress(done + part, total)
+
+    for number, heads in to.items():
+        size = prompts.tokens.numel() * prompts.groups[0].z[number].shape[-1]
+        at_once = max(1, _NUMBERS // (size * len(paths[number])))
+        after = []
+        for start in range(0, len(earlier[number]), at_once):
+            sources = earlier[number][start : start + at_once]
+            outputs = []
+            for group, other in zip(prompts.groups, others, strict=True):
+                layer = _Layer(model, number, heads)
+                run = _clean_pass(model, readout, group.tokens, {number: layer})
+                for i in {number, *(source.layer for source in sources)}:
+                    z = group.z[i]
+                    if not (run.heads[i] - z).abs().max() <= readout.close * z.abs().max():
+                        raise InputError(
+                            "model must give W_O what its attention puts out, got another input"
+                            f" in layer {i}: a gate, or heads of another order"
+                        )
+                with rereading(model):
+                    parts = _parts(run, number, sources, other)
+                    outputs.append([layer.attend(*read)[1] for read in layer.reads(parts)])
+            changes = [
+                {head: [each[source][:, place] for each in outputs]}
+                for source in range(len(sources))
+                for place, (_, head) in enumerate(paths[number])
+            ]
+            after.append(prompts.replaced(changes, progress=report))
+            done += len(changes)
+        shape = -1, len(PATHS), len(heads)
+        by_source = torch.cat(after).T.unflatten(1, shape)
+        once = torch.ones(1, len(before), dtype=torch.long)
+        each = before[None, :, None].expand(-1, -1, len(heads))
+        yield from _edges(heads, earlier[number], (METRIC,), once, each, by_source[None], seed)
 
 
 class _Layer:
-    """One layer in one clean pass: how it reads the stream, and what its heads do."""
+    """One layer in one clean pass: how it reads the stream, and what some of its heads do."""
 
     clean: FromQK
+
+    def __init__(self, model: Model, number: int, heads: Sequence[Head]) -> None:
+        self.number, self.reading = number, Reading(model, number)
+        self.index = torch.tensor([head.head for head in heads], device=model.device)
+
+    def whole(self) -> list[Float[Tensor, "batch head pos _"]]:
+        """Queries, keys and values of the heads, as they are."""
+        assert self.clean.v is not None  # A stream gives them.
+        q = rearrange(self.clean.q, "b q kv g d -> b (kv g) q d")
+        return self._chosen(q, self.clean.k.transpose(1, 2), self.clean.v)
+
+    def reads(
+        self, parts: Iterable[Float[Tensor, "batch pos d_model"]]
+    ) -> Iterator[list[Float[Tensor, "batch path_head pos _"]]]:
+        """For each part, queries, keys and values of the heads with one of the three without it.
+
+        The heads come once for each of `PATHS`.
+        """
+        whole = self.whole()
+        for part in parts:
+            read = self._chosen(*self.reading.of(self.reading.stream.float() - part))
+            swapped = ([*whole[:i], read[i], *whole[i + 1 :]] for i in range(3))
+            yield [torch.cat(some, 1) for some in zip(*swapped, strict=True)]
+
+    def _chosen(self, q: Tensor, k: Tensor, v: Tensor) -> list[Float[Tensor, "batch head pos _"]]:
+        """The queries, keys and values of the heads that are measured, one of each a head."""
+        shared = self.index // (q.shape[1] // k.shape[1])
+        return [q[:, self.index].float(), k[:, shared].float(), v[:, shared].float()]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[FromQK, Tensor]:
+        """The attention of the heads, which may be repeated several times, and their outputs."""
+        heads, scale = self.index.repeat(q.shape[1] // len(self.index)), self.clean.scale
+        options = self.clean.options(heads)
+        bound = score_bound(norms(q), norms(k), scale, options["sinks"])
+        q, k = told_apart(q, k, bound, layer=self.number, heads=heads) or (q, k)
+        tiled = by_tiles(q, k, v, scale, **options)
+        return FromQK(q, k, tiled.lse, scale, v=v, **options), tiled.out
+
+
+class _Stripe(_Layer):
+    """A layer on a probe of repeats, measured by the attention on the induction targets."""
+
     directions: Float[Tensor, "batch head pos d_value"]
     """Gradient of the right next token's logit at the output of each head."""
 
     def __init__(self, model: Model, batch: Probe, number: int, heads: Sequence[Head]) -> None:
-        self.number, self.reading = number, Reading(model, number)
-        self.index = torch.tensor([head.head for head in heads], device=model.device)
+        super().__init__(model, number, heads)
         asked = ask_of_stripe(model, batch, number)
         self.keys = asked.keys["induction"]
         counted = (self.keys != NONE).any(-1) & asked.fit
@@ -300,41 +325,26 @@ class _Layer:
 
         After: one input is read without one of `number` parts. Shapes as in `_edges`.
         """
-        clean = self.clean
-        assert clean.v is not None  # A stream gives them.
-        q = rearrange(clean.q, "b q kv g d -> b (kv g) q d")
-        whole = self._chosen(q, clean.k.transpose(1, 2), clean.v)
-        before = self._summed(*whole)
+        before = self._summed(*self.whole())
         # One block for all: small results among large temporary ones fragment memory.
         after = before.new_zeros(*before.shape[:2], number, len(PATHS) * len(self.index))
-        for index, part in enumerate(parts):
-            read = self._chosen(*self.reading.of(self.reading.stream.float() - part))
-            swapped = ([*whole[:i], read[i], *whole[i + 1 :]] for i in range(3))
-            without = (torch.cat(some, 1) for some in zip(*swapped, strict=True))
-            after[:, :, index] = self._summed(*without)
+        for index, read in enumerate(self.reads(parts)):
+            after[:, :, index] = self._summed(*read)
         return self.counted.sum(-1).cpu(), before, after.unflatten(-1, (len(PATHS), -1))
-
-    def _chosen(self, q: Tensor, k: Tensor, v: Tensor) -> list[Float[Tensor, "batch head pos _"]]:
-        """The queries, keys and values of the heads that are measured, one of each a head."""
-        shared = self.index // (q.shape[1] // k.shape[1])
-        return [q[:, self.index].float(), k[:, shared].float(), v[:, shared].float()]
 
     def _summed(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "measure row head"]:
         """Both measures over the counted queries; the heads may be repeated several times."""
+        attention, _ = self.attend(q, k, v)
         times = q.shape[1] // len(self.index)
-        heads, scale = self.index.repeat(times), self.clean.scale
-        options = self.clean.options(heads)
-        bound = score_bound(norms(q), norms(k), scale, options["sinks"])
-        q, k = told_apart(q, k, bound, layer=self.number, heads=heads) or (q, k)
-        lse = by_tiles(q, k, v, scale, **options).lse
-        attention = FromQK(q, k, lse, scale, v=v, **options)
         directions = repeat(self.directions, "b h q d -> b (t h) q d", t=times)
         effect = (attention.brought(self.keys) * directions).sum(-1)
         measures = zip(self.counted[:, :, None], (attention.mass(self.keys), effect), strict=True)
         return torch.stack([torch.where(at, x, 0).sum(-1).cpu().double() for at, x in measures])
 
 
-def _clean_pass(model: Model, readout: Readout, batch: Probe, layers: dict[int, _Layer]) -> Linear:
+def _clean_pass(
+    model: Model, readout: Readout, tokens: Tensor, layers: Mapping[int, _Layer]
+) -> Linear:
     """Let `layers` see one clean pass."""
 
     def look(number: int, attention: FromQK) -> None:
@@ -344,37 +354,49 @@ def _clean_pass(model: Model, readout: Readout, batch: Probe, layers: dict[int, 
     with ExitStack() as hooks:
         for layer in layers.values():
             hooks.enter_context(layer.reading.watching())
-        run = linear_pass(model, batch.tokens, look, readout.norms, layers=layers)
-    towards = readout.towards(batch.tokens.roll(-1, dims=1))
-    gradients = run.gradients(towards, [run.heads[number] for number in layers])
-    for layer, gradient in zip(layers.values(), gradients, strict=True):
-        layer.directions = gradient[:, :, layer.index].float().transpose(1, 2)
-    return run
+        return linear_pass(model, tokens, look, readout.norms, layers=layers)
+
+
+def _parts(
+    run: Linear, layer: int, sources: Sequence[Head], others: Outputs | None = None
+) -> Iterator[Float[Tensor, "batch pos d_model"]]:
+    """What each source adds to what `layer` reads, beyond what its output among `others` would."""
+    moved = run.moved(layer, sorted({head.layer for head in sources}))
+    for source, head in sources:
+        alone = torch.zeros_like(run.heads[source])
+        alone[:, :, head] = run.heads[source].detach()[:, :, head]
+        if others is not None:
+            alone[:, :, head] -= others[source][:, :, head]
+        yield moved[source](alone).float()
 
 
 def _edges(
     to: list[Head],
     sources: list[Head],
+    measures: Sequence[str],
     queries: Int[Tensor, "measure row"],
     before: Float[Tensor, "measure row to"],
     after: Float[Tensor, "measure row source path to"],
+    seed: int = 0,
 ) -> Iterator[Edge]:
     """Means and intervals of the edges to heads of one layer.
 
     The interval is of the change, row by row: rows differ from each other by far more than one
     row with a head differs from the same row without it.
     """
-    numbers = []
-    for number, clean, without in zip(queries, before, after, strict=True):
+    numbers, names = [], []
+    for measure, number, clean, without in zip(measures, queries, before, after, strict=True):
         change = (without - clean[:, None, None]).flatten(1)
-        ends = evidence.interval(Tally(change, torch.zeros_like(change), number))
+        ends = evidence.interval(Tally(change, torch.zeros_like(change), number), seed=seed)
         means = without.sum(0) / number.sum()
         numbers += [(clean.sum(0) / number.sum()).expand_as(means), means]
         numbers += [end.view_as(means) for end in ends]
+        names += [f"{measure}_{n}" for n in ("before", "after", "change_low", "change_high")]
     table = rearrange(torch.stack(numbers), "n source path to -> to path source n").tolist()
     for head, of_head in zip(to, table, strict=True):
         for path, of_path in zip(PATHS, of_head, strict=True):
-            yield from (Edge(source, head, path, *row) for source, row in zip(sources, of_path))
+            for source, row in zip(sources, of_path, strict=True):
+                yield Edge(source, head, path, **dict(zip(names, row, strict=True)))
 
 
 def ask_of_stripe(model: Model, probe: Probe, layer: int) -> Questions:

@@ -1,6 +1,7 @@
 """Path effects, compared with a slow computation by hooks in double precision."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from tiny_models import GROUPED, SIZES, scaled, tiny
 
 import interp
 from interp.effects import paths
-from interp.effects.paths import Edge, PathEffects, path_effects
+from interp.effects.edges import Edge, PathEffects
+from interp.effects.paths import path_effects
 from interp.heads import Head
 from interp.kinds import probes as tokens
 
@@ -127,32 +129,49 @@ class ByHand:
             return attention.query_key_value, torch.arange(96) // 8 % 3 == which
         return attention.get_submodule(f"{path.lower()}_proj"), slice(None)
 
-    def measured(self, source: Head | None, to: Head, path: str) -> tuple[float, float]:
-        """Stripe and effect of `to` in a whole pass in which one input is overwritten."""
+    @contextmanager
+    def overwritten(self, source: Head | None, to: Head, path: str, other=0):
+        """Passes in which one input of `to` lacks what `source` wrote, or has what `other` gives.
+
+        `other` is a z of the source's layer.
+        """
         writer = 0 if source is None else source.layer
-        x, last, z, projected, later = self.inputs_of(
-            self.blocks[to.layer],
-            self.final,
-            self.projections[writer],
-            self.after[writer],
-            self.after[to.layer],
+        x, z, projected = self.inputs_of(
+            self.blocks[to.layer], self.projections[writer], self.after[writer]
         )
-        part = 0 if source is None else self.output(source.layer, source.head, z, projected)
+        part = 0 if source is None else self.output(source.layer, source.head, z - other, projected)
         with torch.no_grad():
             changed = self.norms[to.layer](x - part)
         module, columns = self.reader(to.layer, path)
-        values, v_columns = self.reader(to.layer, "V")
-        seen = []
 
         def overwrite(module, inputs, output):
             output = output.clone()
             output[..., columns] = module.forward(changed)[..., columns]
             return output
 
-        handles = [module.register_forward_hook(overwrite)]
-        handles += [values.register_forward_hook(lambda m, i, out: seen.append(out))]
-        pattern = self.run().attentions[to.layer][:, to.head]
-        for handle in handles:
+        with module.register_forward_hook(overwrite):
+            yield
+
+    def logits(self, source: Head, to: Head, path: str, other=0) -> torch.Tensor:
+        """Logits after each prompt of a pass on what `to` alone puts out in `overwritten`."""
+        projection, columns = self.projections[to.layer], slice(8 * to.head, 8 * to.head + 8)
+        with self.overwritten(source, to, path, other):
+            (z,) = self.inputs_of(projection)
+
+        def replace(module, inputs):
+            inputs[0][..., columns] = z[..., columns]
+
+        with projection.register_forward_pre_hook(replace):
+            return self.run().logits[:, -1]
+
+    def measured(self, source: Head | None, to: Head, path: str) -> tuple[float, float]:
+        """Stripe and effect of `to` in a whole pass in which one input is overwritten."""
+        last, later = self.inputs_of(self.final, self.after[to.layer])
+        values, v_columns = self.reader(to.layer, "V")
+        seen = []
+        with self.overwritten(source, to, path):
+            handle = values.register_forward_hook(lambda m, i, out: seen.append(out))
+            pattern = self.run().attentions[to.layer][:, to.head]
             handle.remove()
         v = seen[0][..., v_columns].unflatten(-1, (-1, 8))
         v = v[:, :, to.head * v.shape[2] // 4]
@@ -210,6 +229,39 @@ def test_each_path_is_a_pass_in_which_that_input_alone_is_overwritten(family):
         assert abs(one.change(measure)) > 3e-4
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "neox", "qwen3", "gemma2", "olmo2"])
+def test_on_prompts_the_changed_head_runs_in_the_model_and_the_metric_follows(family):
+    """Also the replacement by a corrupted run, and by zero."""
+    generator = torch.Generator().manual_seed(2)
+    clean, corrupted = torch.randint(3, 200, (2, ROWS, 12), generator=generator)
+    metric = interp.logit_difference(right=[7, 20], wrong=[9, 30])
+    model = interp.load_model(built(family))
+    to = Head(model.n_layers - 1, 2)
+    slow = ByHand(family, clean)
+
+    def difference(logits: torch.Tensor) -> torch.Tensor:
+        return logits[[0, 1], [7, 20]] - logits[[0, 1], [9, 30]]
+
+    before = difference(slow.run().logits[:, -1])
+    for other in (None, corrupted):
+        found = path_effects(model, to, prompts=clean, corrupted=other, metric=metric)
+        for path in "QKV":
+            edges = [e for e in found if e.path == path]
+            one = max(edges, key=lambda e: abs(e.change()))
+            z = 0
+            if other is not None:
+                twin = ByHand(family, other)
+                (z,) = twin.inputs_of(twin.projections[one.source.layer])
+            after = difference(slow.logits(one.source, to, path, z))
+            assert one.metric_before == pytest.approx(before.mean().item(), abs=1e-5)
+            assert one.metric_after == pytest.approx(after.mean().item(), abs=1e-5)
+            assert abs(one.change()) > 1e-3
+            ends = sorted((after - before).tolist())
+            assert [one.metric_change_low, one.metric_change_high] == pytest.approx(ends, abs=1e-5)
+            matrix = found.matrix(path)
+            assert matrix.loc[str(one.source), str(to)] == one.change()
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_head_that_puts_out_nothing_feeds_nobody(family):
     source = tiny(family)
@@ -220,7 +272,7 @@ def test_a_head_that_puts_out_nothing_feeds_nobody(family):
             source.model.layers[0].self_attn.o_proj.weight[:, 8:16] = 0
     found = path_effects(source, ["L1H0", "L1H2"], rows=ROWS, length=LENGTH)
     for one in found:
-        ends = [value for name, value in vars(one).items() if "change" in name]
+        ends = [value for name, value in one.record().items() if "change" in name]
         if one.source == Head(0, 1):
             changes = [one.change(), one.change("effect"), *ends]
             assert changes == pytest.approx([0] * 6, abs=1e-7)
@@ -319,6 +371,36 @@ def test_the_edges_as_list_table_and_file(tmp_path):
     assert f"stripe {first.stripe_before:.2f} to {first.stripe_after:.2f}" in repr(first)
 
 
+def test_edges_on_prompts_are_a_matrix_and_a_file_and_memory_does_not_matter(tmp_path, monkeypatch):
+    model, seen = interp.load_model(tiny("llama", num_hidden_layers=3)), []
+    own = {"prompts": [[5, 6, 7, 8]], "metric": interp.logit_difference(right=[7], wrong=[9])}
+    to = ["L2H0", "L1H1", "L2H3"]
+    found = path_effects(model, to, **own, progress=lambda *counts: seen.append(counts))
+    assert seen[-1] == (60, 60)
+    matrix = found.matrix("Q")
+    assert [*matrix] == to
+    assert [*matrix.index] == [f"L{layer}H{head}" for layer in (0, 1) for head in range(4)]
+    assert matrix["L1H1"].isna().tolist() == [False] * 4 + [True] * 4
+    assert matrix.loc["L1H3", "L2H0"] == edge(found, Head(1, 3), Head(2, 0), "Q").change()
+    found.save(tmp_path / "own.json")
+    again = PathEffects.load(tmp_path / "own.json")
+    assert again.to_frame().equals(found.to_frame())
+    assert again.to_frame()["metric_change_low"].isna().all()
+    assert "metric" in repr(again)
+    monkeypatch.setattr(paths, "_NUMBERS", 1)
+    one_by_one = path_effects(model, to, **own)
+    assert (one_by_one.matrix("V") - found.matrix("V")).abs().max().max() < 1e-6
+
+
+def test_on_prompts_what_cannot_be_measured_is_refused():
+    metric = interp.logit_difference(right=[7], wrong=[9])
+    for wrong in ({"prompts": [[5, 6]]}, {"metric": metric}, {"corrupted": [[5, 6]]}):
+        with pytest.raises(interp.InputError, match="prompts must come with a metric"):
+            path_effects(tiny("llama"), "L1H0", **wrong)
+    with pytest.raises(interp.InputError, match=r"give W_O what its attention .* layer 1"):
+        path_effects(tiny("qwen3next"), "L3H0", prompts=[[5, 6, 7]], metric=metric)
+
+
 @pytest.mark.parametrize("family", ["gptoss", "mistral"])
 def test_windows_and_learned_sinks_are_the_models_own(family):
     """The clean pass by our measure is the scan's, which knows them."""
@@ -396,7 +478,7 @@ def test_edges_that_were_not_measured_cannot_be_asked_for():
     for name, ask in {
         "path": lambda: found.strongest("L1H0", "O"),
         "to": lambda: found.strongest("L1H1"),
-        "measure": lambda: found.strongest("L1H0", "V"),
+        "measure": lambda: found.strongest("L1H0", "V", measure="stripe"),
         "top": lambda: found.strongest("L1H0", top=0),
     }.items():
         with pytest.raises(interp.InputError, match=f"^{name} must"):

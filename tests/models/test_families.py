@@ -20,7 +20,7 @@ from tiny_models import AROUND, CONFIGS, FURTHER, GROUPED, LATER, SIZES, tiny
 
 import interp
 from interp.effects.ablate import ablated
-from interp.effects.paths import MEASURES, PATHS
+from interp.effects.edges import MEASURES, PATHS
 from interp.heads import Head
 from interp.kinds import probes as tokens
 from interp.kinds.builtin import FORCED_WINDOW
