@@ -12,6 +12,7 @@ the length and no pattern is made.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from einops import rearrange
@@ -90,6 +91,77 @@ class Asked:
         return self.first.any(-1)
 
 
+PAIRS, SAMPLE = 4, 640
+"""Most unexplained pairs of a head, and most queries whose engagement is kept."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Single queries of one layer's heads: what no kind explains, and how engaged a head is.
+
+    Attributes:
+        rows: Number of rows that they are from.
+        pairs: Row, query and key of the pairs with the most attention that no kind explains, one
+            a key, the largest first.
+        weight: Attention of these pairs.
+        queries: Row and query of a random sample.
+        lot: Number of each, a hash of the row's tokens and the query; the lowest are kept, so that
+            the sample does not depend on how rows are joined.
+        engaged: Share of each query's attention that is not on sinks.
+        key: The key outside sinks that gets most of it.
+        on_key: Attention to that key.
+    """
+
+    rows: int
+    pairs: Int[Tensor, "head n 3"]
+    weight: Float[Tensor, "head n"]
+    queries: Int[Tensor, "s 2"]
+    lot: Int[Tensor, " s"]
+    engaged: Float[Tensor, "head s"]
+    key: Int[Tensor, "head s"]
+    on_key: Float[Tensor, "head s"]
+
+    @classmethod
+    def of(
+        cls,
+        outside: Float[Tensor, "batch head s key"],
+        left: Float[Tensor, "batch head s key"],
+        asked: Asked,
+    ) -> "Examples":
+        """Those of the `asked` queries: their attention outside sinks, and what of it is left."""
+        rows, heads, _, length = outside.shape
+        queries, place = asked.queries, positions(asked.tokens)
+        by_key = left.max(2)
+        top = rearrange(by_key.values, "b h k -> h (b k)").topk(min(PAIRS, rows * length))
+        row, key = top.indices // length, top.indices % length
+        at = by_key.indices[row, torch.arange(heads, device=row.device)[:, None], key]
+        pairs = torch.stack([row, queries[row, at], key], -1)
+        row, at = (queries != NONE).nonzero(as_tuple=True)
+        most = outside.max(-1)
+        by_query = (x[row, :, at].T for x in (outside.sum(-1), most.indices, most.values))
+        lot = ((asked.tokens * (place + 1)).sum(-1)[row] * 4099 + at) * 0x9E3779B1 % 2**32
+        some = torch.stack([row, queries[row, at]], -1)
+        parts = (x.cpu() for x in (pairs, top.values, some, lot, *by_query))
+        return cls.join([cls(rows, *parts)])
+
+    @classmethod
+    def join(cls, parts: "Sequence[Examples]") -> "Examples":
+        """Those of the rows of all `parts`, one after the other, as many as are kept."""
+        starts = [0, *accumulate(part.rows for part in parts)]
+        pairs = torch.cat([p.pairs + torch.tensor([n, 0, 0]) for p, n in zip(parts, starts)], 1)
+        queries = torch.cat([p.queries + torch.tensor([n, 0]) for p, n in zip(parts, starts)])
+        weight = torch.cat([part.weight for part in parts], 1)
+        top = weight.topk(min(PAIRS, weight.shape[1]))
+        pairs = pairs.gather(1, top.indices[..., None].expand(-1, -1, 3))
+        lot = torch.cat([part.lot for part in parts])
+        kept = lot.argsort(stable=True)[:SAMPLE].sort().values
+        engaged, key, on_key = (
+            torch.cat([getattr(part, name) for part in parts], 1)[:, kept]
+            for name in ("engaged", "key", "on_key")
+        )
+        return cls(starts[-1], pairs, top.values, queries[kept], lot[kept], engaged, key, on_key)
+
+
 @dataclass(frozen=True)
 class Explained:
     """Attention of one layer's heads outside their sinks, summed over the queries of each row.
@@ -99,12 +171,14 @@ class Explained:
         outside: All of it.
         on: What lands on each kind's targets that no kind before it has, in the order of kinds.
         even: What `on` would be if `outside` were spread evenly: the null.
+        examples: Single queries.
     """
 
     queries: Int[Tensor, " row"]
     outside: Float[Tensor, "row head"]
     on: dict[str, Float[Tensor, "row head"]]
     even: dict[str, Float[Tensor, "row head"]]
+    examples: Examples
 
     @classmethod
     def join(cls, parts: "Sequence[Explained]") -> "Explained":
@@ -118,7 +192,8 @@ class Explained:
         queries, outside = (
             torch.cat([getattr(p, name) for p in parts]) for name in ("queries", "outside")
         )
-        return cls(queries, outside, joined("on"), joined("even"))
+        examples = Examples.join([part.examples for part in parts])
+        return cls(queries, outside, joined("on"), joined("even"), examples)
 
     @property
     def share(self) -> Float[Tensor, " head"]:
@@ -182,6 +257,7 @@ def explain(
         weight.sum(-1).cpu().double(),
         {name: total.cpu().double() for name, (total, _) in totals.items()},
         {name: null.cpu().double() for name, (_, null) in totals.items()},
+        Examples.of(outside, outside * rest, asked),
     )
 
 
@@ -191,32 +267,6 @@ def outside_sinks(
     """Attention of the asked queries outside sinks, and the keys that they see there."""
     free = asked.visible[:, None] & ~sinks[:, :, None]
     return attention.rows(asked.queries) * free, free
-
-
-def unexplained(
-    attention: Attention,
-    asked: Asked,
-    sinks: Bool[Tensor, "batch head key"],
-    of_heads: Mapping[str, Bool[Tensor, "batch head s key"]] | None = None,
-    *,
-    most: int = 8,
-) -> tuple[Float[Tensor, "head n"], Int[Tensor, "head n 3"]]:
-    """The pairs with the most attention that no kind explains, one a key, the largest first.
-
-    Returns:
-        The attention of each pair, and its row, query and key.
-    """
-    outside, _ = outside_sinks(attention, asked, sinks)
-    for some in (asked.union[:, None], *(of_heads or {}).values()):
-        outside = outside * ~some
-    by_key = outside.max(2)
-    row_and_key = rearrange(by_key.values, "b h k -> h (b k)")
-    top = row_and_key.topk(min(most, row_and_key.shape[1]))
-    row = top.indices // asked.tokens.shape[1]
-    key = top.indices % asked.tokens.shape[1]
-    head = torch.arange(len(row), device=row.device)[:, None]
-    query = asked.queries[row, by_key.indices[row, head, key]]
-    return top.values, torch.stack([row, query, key], -1)
 
 
 def evenly(counted: Bool[Tensor, "batch pos"], most: int) -> Int[Tensor, "batch s"]:

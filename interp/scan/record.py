@@ -53,6 +53,50 @@ class KindRecord(BaseModel):
     digest: str = ""
 
 
+class PlaceRecord(BaseModel):
+    """A token of an example, in its text."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    position: Annotated[int, Field(ge=0, description="position in the row, counted from 0")]
+    token: Annotated[str, Field(description="text of the token")]
+    before: Annotated[str, Field(description="text before it")]
+    after: Annotated[str, Field(description="text after it")]
+
+
+class ExampleRecord(BaseModel):
+    """A pair of a query and a key, and the attention from one to the other."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    weight: Annotated[float, Field(ge=0, le=1.01, description="attention, in [0, 1]")]
+    row: Annotated[int, Field(ge=0, description="row of the text, counted from 0")]
+    query: Annotated[PlaceRecord, Field(description="the token that attends")]
+    key: Annotated[PlaceRecord, Field(description="the token that it attends to")]
+    engaged: Annotated[
+        float | None,
+        Field(ge=0, le=1.01, description="only in `engagement`: mean of the tenth, in [0, 1]"),
+    ] = None
+
+
+class ExplainedRecord(BaseModel):
+    """How the explained share was measured, and examples of each head (`L5H1`).
+
+    `low` and `high` are the 95 % interval of the model's share; `unexplained` has the pairs with
+    the most attention that no kind explains, `engagement` the tenths of the queries, the least
+    engaged first.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    first_query: int = 0
+    most_queries: int = 0
+    low: float | None = None
+    high: float | None = None
+    unexplained: dict[str, list[ExampleRecord]] = {}
+    engagement: dict[str, list[ExampleRecord]] = {}
+
+
 class Record(BaseModel):
     """How a result was made. Entries with other names are kept as they are.
 
@@ -64,7 +108,7 @@ class Record(BaseModel):
         tokenizer: Whether the model has a tokenizer.
         scored_on: Part of the probes on which each kind is scored.
         kinds: The kinds by name, if others than the default ones were asked for.
-        explained: How the explained share was measured, and the model's interval.
+        explained: How the explained share was measured, the model's interval, and examples.
         left_out: Absent columns, and why.
         patterns: File of given patterns; `rows` and `length` are their prompts and tokens.
     """
@@ -87,7 +131,7 @@ class Record(BaseModel):
     scored_on: dict[str, str] = {}
     thresholds: dict[str, int | float] = {}
     kinds: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], KindRecord] = {}
-    explained: dict[str, int | float] = {}
+    explained: ExplainedRecord = ExplainedRecord()
     left_out: dict[str, str] = {}
     patterns: dict[str, Any] = {}
     rows: Size = 1

@@ -16,7 +16,7 @@ from interp.kinds.labels import NEAR, NEAR_IN_BFLOAT16, HeadLabel, judge_layer
 from interp.kinds.mass import Tally
 from interp.kinds.scores import STATISTICS, VALUE_WEIGHTED, LayerScores, Thresholds, as_thresholds
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
-from interp.scan.explained import columns_of, record_of
+from interp.scan.explained import columns_of, pairs_in_words, record_of
 from interp.scan.measure import by_definition, measure, method_for, readout_of, texts_for
 from interp.scan.plan import (
     LENGTH,
@@ -146,7 +146,13 @@ def scan_heads(
     )
     made_by |= {"quick": quick, "left_out": absent}
     if explained:
-        made_by["explained"] = record_of(scores["text"])
+        joined = {n: LayerScores.join(parts).explained for n, parts in scores["text"].items()}
+        (text,) = (probe for probe in plan if "text" in probe.parts)
+        by_layer = {layer: one for layer, one in sorted(joined.items()) if one is not None}
+        made_by["explained"] = record_of(by_layer, lambda row: model.texts_of(text.tokens[row]))
+        pairs = made_by["explained"]["unexplained"]
+        for other, verdict in zip(others, verdicts, strict=True):
+            other["unexplained"] = pairs_in_words(pairs[str(verdict.head)])
     return HeadScan.of(verdicts, others, made_by, kinds=tuple(chosen.values()))
 
 

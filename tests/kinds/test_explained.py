@@ -2,13 +2,15 @@ import pytest
 import torch
 
 from interp.kinds.explained import (
+    PAIRS,
+    SAMPLE,
     START,
     Asked,
+    Examples,
     Explained,
     evenly,
     explain,
     outside_sinks,
-    unexplained,
 )
 from interp.kinds.mass import FromPattern, FromQK, visible_keys
 from interp.kinds.targets import NONE, ordinary, positions, previous_token
@@ -96,7 +98,8 @@ def test_rows_join_and_targets_of_single_heads_come_last():
 
 def test_the_unexplained_pairs_are_the_strongest_one_a_key():
     pattern, _, asked, sinks = case()
-    weights, places = unexplained(FromPattern(pattern), asked, sinks, most=5)
+    examples = explain(FromPattern(pattern), asked, sinks).examples
+    weights, places = examples.weight, examples.pairs
     for h in range(4):
         best: dict[tuple[int, int], tuple[float, int]] = {}
         for b, length in enumerate((40, 30)):
@@ -104,9 +107,40 @@ def test_the_unexplained_pairs_are_the_strongest_one_a_key():
                 for k, weight in zip(*rest(pattern, b, h, q, sinks), strict=True):
                     if k not in (q - 1, q - 3):
                         best[b, k] = max(best.get((b, k), (0.0, 0)), (weight, q))
-        ranked = sorted(best.items(), key=lambda pair: -pair[1][0])[:5]
+        ranked = sorted(best.items(), key=lambda pair: -pair[1][0])[:PAIRS]
         assert places[h].tolist() == [[b, q, k] for (b, k), (_, q) in ranked]
         assert weights[h].tolist() == pytest.approx([weight for _, (weight, _) in ranked])
+
+
+def test_every_query_of_a_short_text_has_its_engagement_and_strongest_key():
+    pattern, _, asked, sinks = case()
+    found = explain(FromPattern(pattern), asked, sinks).examples
+    assert found.queries.tolist() == [
+        *([0, q] for q in range(START, 40)),
+        *([1, q] for q in range(START, 30)),
+    ]
+    for h in range(4):
+        for at, (b, q) in enumerate(found.queries.tolist()):
+            keys, weights = rest(pattern, b, h, q, sinks)
+            assert found.engaged[h, at].item() == pytest.approx(sum(weights), abs=1e-5)
+            assert found.on_key[h, at].item() == pytest.approx(max(weights), abs=1e-6)
+            assert found.key[h, at] == keys[weights.index(max(weights))]
+
+
+def test_a_long_text_keeps_the_same_sample_in_whichever_pieces_it_comes():
+    rows = []
+    for number in range(24):
+        attention = torch.rand(1, 2, 60, 60, generator=torch.Generator().manual_seed(number))
+        tokens, queries = torch.arange(60)[None] + number, torch.arange(60)[None]
+        asked = Asked(tokens, queries, torch.ones(1, 60, 60).bool(), {})
+        rows.append(Examples.of(attention, attention, asked))
+    whole = Examples.join(rows)
+    pieces = Examples.join([Examples.join(rows[:7]), Examples.join(rows[7:9] + rows[9:])])
+    assert whole.rows == 24
+    assert len(whole.queries) == SAMPLE
+    for name in ("pairs", "weight", "queries", "engaged", "key", "on_key"):
+        assert torch.equal(getattr(whole, name), getattr(pieces, name)), name
+    assert whole.queries[:, 0].unique().tolist() == [*range(24)]
 
 
 def test_queries_are_spread_evenly_and_see_only_their_window():

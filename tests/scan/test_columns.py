@@ -13,6 +13,7 @@ import interp
 from interp.kinds.builtin import KINDS
 from interp.patterns.definitions import DEFINITIONS
 from interp.scan.columns import COLUMNS, column
+from interp.scan.record import ExampleRecord, PlaceRecord
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,19 @@ def columns_page() -> str:
     for name, kind, (low, high), meaning in COLUMNS:
         limits = f"{low:g} to {high:g}".replace("-inf to inf", "").replace("to inf", "and more")
         lines.append(f"| `{name}` | {kind} | {limits.replace('-inf', 'up')} | {meaning} |")
+    lines += [
+        "\n## Examples\n",
+        "With `explained=True`, `made_by.explained` of the JSON and Parquet files has examples",
+        "from the text, by head: in `unexplained` the pairs of a query and a key with the most",
+        "attention that no kind explains, the largest first; in `engagement` one for each tenth of",
+        "the queries by the share of their attention that is not on sinks, the least engaged",
+        "first, with the key outside sinks that gets most.\n",
+        "| entry | meaning |\n|---|---|",
+    ]
+    for name, field in ExampleRecord.model_fields.items():
+        lines.append(f"| `{name}` | {field.description} |")
+    for name, field in PlaceRecord.model_fields.items():
+        lines.append(f"| `query.{name}`, `key.{name}` | {field.description} |")
     return "\n".join(lines) + "\n"
 
 

@@ -80,11 +80,36 @@ def test_even_attention_is_explained_as_much_as_by_chance(scans):
 def test_other_columns_stay_the_same_and_the_record_says_how(scans):
     on, off = scans
     added = [name for name in on.frame if name not in off.frame]
-    assert added == [n for n in on.frame if n.startswith("explained") or n == "outside_sinks"]
+    assert added == [n for n in on.frame if "explained" in n or n == "outside_sinks"]
     assert on.frame.drop(columns=added).equals(off.frame)
     how = on.made_by["explained"]
     assert (how["first_query"], how["most_queries"]) == (START, 64)
     assert off.made_by == {name: of for name, of in on.made_by.items() if name != "explained"}
+
+
+def test_examples_have_their_texts_in_frames_the_table_and_the_page(model, scans, tmp_path):
+    scans[0].save(tmp_path / "heads.json")
+    share = interp.HeadScan.load(tmp_path / "heads.json").explained()
+    (probe,) = (one for one in scans[0].made_by["probes"] if one["parts"] == ["text"])
+    rows = [model.texts_of(torch.tensor([*map(int, row.split())])) for row in probe["tokens"]]
+    for frame in (share.examples, share.engagement):
+        for one in frame.to_dict("records"):
+            for side in ("query", "key"):
+                at, text = one[f"{side}_position"], rows[one["row"]]
+                assert one[f"{side}_token"] == text[at]
+                assert one[f"{side}_before"] == "".join(text[max(0, at - 8) : at])
+                assert one[f"{side}_after"] == "".join(text[at + 1 : at + 4])
+    first = share.examples.groupby("name").first()
+    for name, words in zip(scans[0].frame["name"], scans[0].frame["unexplained"], strict=True):
+        assert words.startswith(f"{first['query_token'][name]} → {first['key_token'][name]} (")
+    by_head = share.engagement.groupby("name")
+    assert by_head["decile"].max().eq(10).all()
+    assert by_head["engaged"].apply(lambda x: x.is_monotonic_increasing).all()
+    mean = by_head["engaged"].mean()
+    for name, outside in zip(share.frame["name"], share.frame["outside_sinks"], strict=True):
+        assert mean[name] == pytest.approx(outside, abs=0.02)
+    page = interp.gallery(scans[0], interp.attention_patterns(model, "w3 w4 w3 w5")).head("L1H0")
+    assert page._rows[0]["examples"]["unexplained"][0]["key"]["token"] == first["key_token"]["L1H0"]
 
 
 @pytest.mark.parametrize("ending", ["json", "csv"])

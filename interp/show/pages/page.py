@@ -24,6 +24,9 @@ from interp.show.pages.packing import PackedPrompt
 from interp.show.pages.sheet import sheet
 from interp.text import prose, visible
 
+_EXAMPLES = ("unexplained", "engagement")
+"""What a scan with `explained` keeps of each head."""
+
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
@@ -135,6 +138,9 @@ class Gallery:
             about |= {"label": row["label"], "labels": list(row["labels"])}
             about["borderline"] = (row.get("borderline") or "").split(", ")
             about |= {"kind": kind and kind.name, "score": scores.get(kind.name) if kind else None}
+            kept = self.scan.made_by.get("explained", {})
+            examples = {name: kept.get(name, {}).get(str(head)) for name in _EXAMPLES}
+            about |= {"examples": examples} if all(examples.values()) else {}
             rows.append(about | {"scores": scores})
         return rows
 

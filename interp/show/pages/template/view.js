@@ -28,6 +28,7 @@ async function openHead(head) {
       ),
     ]),
   );
+  $("examples").replaceChildren(...(head.examples ? fillExamples(head.examples) : []));
   const looks = data.looks[head.label];
   $("marking").hidden = !(head.kind && head.kind in prompt().targets);
   $("marking").querySelector("span").textContent = `outline the targets${looks ? ` (${looks})` : ""}`;
@@ -50,6 +51,36 @@ async function openHead(head) {
   }
   redrawHead();
   remember(`#${head.name}`);
+}
+
+// What the head does on ordinary text, from a scan that measured it; tokens are in their context.
+function fillExamples({ unexplained, engagement }) {
+  const place = ({ before, token, after, position }) => {
+    const text = make("bdi", "", { title: `position ${position}` });
+    text.append("…", before, make("mark", token), after, "…");
+    return text;
+  };
+  const line = (first, { query, key, weight }) => {
+    const item = make("li", first);
+    item.append(place(query), ` attends ${weight.toFixed(2)} to `, place(key));
+    return item;
+  };
+  const list = (title, items) => {
+    const part = make("details", "", { open: Boolean(data.alone) });
+    part.append(make("summary", title), make("ol"));
+    part.lastChild.append(...items);
+    return part;
+  };
+  return [
+    list(
+      "Ordinary text: the most attention that no kind explains",
+      unexplained.map((pair) => line("", pair)),
+    ),
+    list(
+      "Ordinary text: share of attention that is not on sinks, by tenths of the queries",
+      engagement.map((tenth) => line(`${tenth.engaged.toFixed(3)}: `, tenth)),
+    ),
+  ];
 }
 
 function fillStrip(strip, text, chosen) {
