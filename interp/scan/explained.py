@@ -160,7 +160,7 @@ def _unexplained(
     examples: Examples, head: int, texts_of: Callable[[int], list[str]]
 ) -> list[dict[str, Any]]:
     both = zip(examples.pairs[head].tolist(), examples.weight[head].tolist(), strict=True)
-    return [_example(weight, *pair, texts_of) for pair, weight in both if weight > 0]
+    return [_example(weight, pair, texts_of) for pair, weight in both if weight > 0]
 
 
 def _engagement(
@@ -172,15 +172,16 @@ def _engagement(
     for tenth in engaged.argsort(stable=True).tensor_split(DECILES):
         if len(tenth):
             at = int(tenth[len(tenth) // 2])
-            places = *examples.queries[at].tolist(), int(examples.key[head, at])
-            example = _example(float(examples.on_key[head, at]), *places, texts_of)
+            places = [*examples.queries[at].tolist(), int(examples.key[head, at])]
+            example = _example(float(examples.on_key[head, at]), places, texts_of)
             tenths.append({"engaged": round(float(engaged[tenth].mean()), 6)} | example)
     return tenths
 
 
 def _example(
-    weight: float, row: int, query: int, key: int, texts_of: Callable[[int], list[str]]
+    weight: float, pair: Sequence[int], texts_of: Callable[[int], list[str]]
 ) -> dict[str, Any]:
+    row, query, key = pair
     places = {"query": _place(texts_of(row), query), "key": _place(texts_of(row), key)}
     return {"weight": round(weight, 6), "row": row, **places}
 

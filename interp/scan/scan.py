@@ -171,7 +171,7 @@ def _judge(
     scored_on: dict[str, str],
     kinds: Mapping[str, Kind],
     unscored: Mapping[str, str],
-) -> tuple[list[HeadLabel], list[dict[str, float]]]:
+) -> tuple[list[HeadLabel], list[dict[str, Any]]]:
     """The label of every head and its further columns.
 
     `scores` are from `measure`; `scored_on` has the part of the probes for each kind, and

@@ -62,7 +62,7 @@ class HeadScan:
     def of(
         cls,
         verdicts: Sequence[HeadLabel],
-        others: Sequence[dict[str, float]] | None = None,
+        others: Sequence[dict[str, Any]] | None = None,
         made_by: dict[str, Any] | None = None,
         *,
         kinds: Any = None,
