@@ -11,8 +11,8 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 GROUND = "ground"
 """The modules directly under interp/, drawn as one room."""
 
-COLUMNS = {"circuits": 0, "effects": 0, "show": 1, "trust": 2}
-"""Column, of three, of each room that shares its floor; the others are as wide as the picture."""
+COLUMNS = {"circuits": 0, "effects": 0, "sweeps": 1, "trust": 2, "show": 3}
+"""Column of each room that shares its floor; the others are as wide as the picture."""
 
 WIDTH, HEIGHT, GAP, MARGIN = 900, 58, 22, 16
 
@@ -64,9 +64,8 @@ def svg() -> str:
     for room in rooms:
         users = [floor(user) for user in ROOMS if room in nearest(user)]
         upper = max(floor(room), min(users, default=0) - 1)
-        width = (WIDTH - 2 * MARGIN - (2 * GAP if room in COLUMNS else 0)) / (
-            1 + 2 * (room in COLUMNS)
-        )
+        across = 1 + max(COLUMNS.values()) if room in COLUMNS else 1
+        width = (WIDTH - 2 * MARGIN - (across - 1) * GAP) / across
         x = MARGIN + COLUMNS.get(room, 0) * (width + GAP)
         y = MARGIN + (top - upper) * (HEIGHT + GAP)
         boxes[room] = (x, y, width, HEIGHT + (upper - floor(room)) * (HEIGHT + GAP))

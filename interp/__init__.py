@@ -32,6 +32,10 @@ Circuits and validation:
     published_heads         heads that papers describe, with their sources
     compare_with_published  whether a scan agrees with those papers
 
+Many models and checkpoints:
+
+    sweep                   scan them all, on one machine or many; a stopped sweep resumes
+
 Pictures:
 
     gallery                 all heads on one page for a browser or a notebook: a `Gallery`
@@ -88,6 +92,7 @@ if TYPE_CHECKING:
     from interp.scan.table import HeadScan as HeadScan
     from interp.show.pages.gallery import gallery as gallery
     from interp.show.pages.page import Gallery as Gallery
+    from interp.sweeps.sweep import sweep as sweep
     from interp.trust.published import compare_with_published as compare_with_published
     from interp.trust.published import published_heads as published_heads
     from interp.weights.folded import composition_scores as composition_scores
@@ -126,6 +131,7 @@ _HOME = {
     "scan_heads": "scan.scan",
     "score_prompts": "scan.prompts",
     "scores_by_definition": "patterns.definitions",
+    "sweep": "sweeps.sweep",
     "tasks": "effects.tasks",
     "verify": "effects.verify",
 }

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "interp"
 ROOMS = (
     *("errors", "heads", "files", "memory", "text", "command"),
     *("attention", "kinds", "patterns", "models", "weights", "scan", "effects", "circuits"),
-    *("trust", "sweep", "show", "course"),
+    *("trust", "sweeps", "show", "course"),
 )
 """From the ground up: each imports only from those before it."""
 
