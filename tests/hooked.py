@@ -16,6 +16,7 @@ PROJECTIONS = {
     "bloom": "transformer.h.{}.self_attention.dense",
     "opt": "model.decoder.layers.{}.self_attn.out_proj",
     "neo": "transformer.h.{}.attn.attention.out_proj",
+    "qwen3": "model.layers.{}.self_attn.o_proj",
     "gemma3n": "model.layers.{}.self_attn.o_proj",
 }
 """Where each family multiplies the heads' outputs by W_O."""
@@ -92,3 +93,76 @@ def by_hand(family, new_z, position=slice(None)) -> torch.Tensor:
 def whole(family, both) -> torch.Tensor:
     model = tiny(family)
     return torch.tensor([difference(model, family, i, ids) for i, ids in enumerate(both)]).double()
+
+
+FUSED = {
+    "gpt2": ("transformer.h.{}.attn.c_attn", (3, 4, 8)),
+    "neox": ("gpt_neox.layers.{}.attention.query_key_value", (4, 3, 8)),
+    "bloom": ("transformer.h.{}.self_attention.query_key_value", (4, 3, 8)),
+}
+"""Where some families compute queries, keys and values at once, and how they lie."""
+
+
+def projection(model, family, layer, name):
+    """The module that computes q, k or v, and a function from its output to [..., head, d]."""
+    if family in FUSED:
+        path, shape = FUSED[family]
+        axis, index = -3 + shape.index(3), "qkv".index(name)
+        module = model.get_submodule(path.format(layer))
+        return module, lambda x: x.unflatten(-1, shape).select(axis, index)
+    module = model.get_submodule(f"model.layers.{layer}.self_attn.{name}_proj")
+    return module, lambda x: x.unflatten(-1, (-1, 8))
+
+
+def inside(family, what, position=slice(None)) -> torch.Tensor:
+    """[layer, head] differences of corrupted prompts of one length, after one change inside a head.
+
+    Clean queries, keys or values (before norms and rotary positions, which treat each alike)
+    replace those of one head; or its pattern is the clean one. Two prompts run together.
+    """
+    model, (clean, corrupted) = tiny(family), prompts()
+    model.set_attn_implementation("eager")
+    clean, corrupted = (torch.tensor(ids[:2]) for ids in (clean, corrupted))
+    right, wrong = (torch.tensor(ids[:2])[:, None] for ids in answers(family))
+
+    def run(tokens, *hooks):
+        handles = [
+            module.register_forward_pre_hook(lambda module, inputs, hook=hook: hook(inputs[0]))
+            if is_input
+            else module.register_forward_hook(lambda module, inputs, out, hook=hook: hook(out))
+            for module, is_input, hook in hooks
+        ]
+        with torch.no_grad():
+            output = model(tokens, use_cache=False, output_attentions=True)
+        for handle in handles:
+            handle.remove()
+        last = output.logits[:, -1]
+        return (last.gather(-1, right) - last.gather(-1, wrong))[:, 0].double(), output.attentions
+
+    def seen(tokens, module):
+        outputs = []
+        run(tokens, (module, False, lambda out: outputs.append(out)))
+        return outputs[0]
+
+    patterns, table = run(clean)[1], []
+    for layer in range(len(patterns)):
+        module, view = projection(model, family, layer, "v" if what == "pattern" else what)
+        theirs, own = view(seen(clean, module)), view(seen(corrupted, module))
+        of_layer = []
+        for head in range(4 if what == "pattern" else own.shape[2]):
+
+            def edit(x, head=head, layer=layer, view=view, theirs=theirs, own=own):
+                x = x.clone()
+                if what != "pattern":
+                    view(x)[:, position, head] = theirs[:, position, head]
+                    return x
+                values = own[:, :, head * own.shape[2] // 4]
+                new = patterns[layer][:, head] @ values
+                x.unflatten(-1, (4, -1))[:, position, head] = new[:, position]
+                return (x,)
+
+            W_O = model.get_submodule(PROJECTIONS[family].format(layer))
+            is_input = what == "pattern"
+            of_layer.append(run(corrupted, (W_O if is_input else module, is_input, edit))[0])
+        table.append(torch.stack(of_layer))
+    return torch.stack(table).mean(-1)

@@ -38,7 +38,7 @@ AnyHead = Head | str | tuple[int, int]
 METHODS = ("zero", "mean")
 """Replacements of a head's output: zero, or the head's own mean (see `mean_outputs`)."""
 
-_Edit = Callable[[int, Float[Tensor, "batch pos head d_head"]], None]
+Edit = Callable[[int, Float[Tensor, "batch pos head d_head"]], None]
 """Called with a layer and its z, which it may overwrite."""
 
 _TOKENS = 1024
@@ -224,7 +224,7 @@ def heads_in(model: Any, stack: Any = None) -> tuple[Stack, list[Head], int, str
 
 @contextmanager
 def editing(
-    model: Any, stack: Stack, n_heads: int, layers: Collection[int], edit: _Edit
+    model: Any, stack: Stack, n_heads: int, layers: Collection[int], edit: Edit
 ) -> Iterator[None]:
     """Pass the heads' outputs of `layers` through `edit`, in every view of the model."""
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from interp.effects.ablate import AnyHead, chosen_heads
-from interp.effects.head_effects import HeadEffects, ids_as_text, record_of
+from interp.effects.head_effects import HeadEffects, ids_as_text, record_of, row_of
 from interp.effects.metrics import Metric, bound, name_of
 from interp.effects.replaced import Group, Outputs, Prompts, change_to
 from interp.errors import InputError, Seed, checked, quoted
@@ -46,8 +46,8 @@ def ablate(
         progress: Callback, called with (heads done, heads in all).
 
     Returns:
-        The effect of each head, with a 95 % interval over the prompts (bootstrap), and the range of
-        the other heads of its layer.
+        The effect of each head, with a 95 % interval over the prompts (bootstrap), and the band of
+        an ordinary head.
 
     Raises:
         InputError: If an argument is wrong, or for `resample` a prompt has no other of its length.
@@ -79,7 +79,8 @@ def ablate(
         mean=float(before.mean()),
         prompts=ids_as_text(runs.tokens),
     )
-    return HeadEffects.of(known, chosen, after - before, torch.ones_like(before), seed, made_by)
+    rows, kept = [row_of(head) for head in known], [head in chosen for head in known]
+    return HeadEffects.of(rows, after - before, torch.ones_like(before), seed, made_by, kept)
 
 
 def _others(groups: Sequence[Group], how: str, seed: int) -> list[Outputs]:

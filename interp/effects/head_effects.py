@@ -1,6 +1,7 @@
 """`HeadEffects`: what each head does to a metric, with an interval and what other heads do."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,16 @@ from interp.scan.record import Record
 
 _DRAWS = 2000
 """Resamples of the prompts for an interval."""
+
+_ROWS = 1000
+"""Rows whose resamples are in memory at once."""
+
+_ENDS = 0.025, 0.975
+_WIDTH = 1.96 * 1.4826
+"""Half of a band that holds 95 % of a normal distribution, in median absolute deviations."""
+
+_LEAST = 8
+"""Rows that a band needs."""
 
 _NUMBERS = ("effect", "low", "high", "random_low", "random_high")
 
@@ -48,9 +59,16 @@ class HeadEffects(Saved):
     def to_frame(self) -> pd.DataFrame:
         """A table with a row for each head, by layer.
 
-        Columns: `layer`, `head`, `name`; `effect`; `low` and `high`, its 95 % interval over
-        prompts (bootstrap); `random_low` and `random_high`, the least and the largest effect of the
-        other heads of the same layer. `made_by["unit"]` has the unit.
+        Columns: `layer`, `head`, `name`; `what` was replaced and at which `position`, if the map
+        has them; `effect`; `low` and `high`, its 95 % interval over prompts (bootstrap);
+        `random_low` and `random_high`, the band of an ordinary head. `made_by["unit"]` has the
+        unit.
+
+        Most heads do nothing in a task, so the bulk of a map shows which effects occur where there
+        is nothing to find: an empirical null (Efron 2004). The band is the median effect of all
+        heads that were measured (at that position), and 1.96 robust standard deviations to either
+        side, which are 1.4826 median absolute deviations. One ordinary head in 20 lies outside.
+        With fewer than 8 heads there is no band.
         """
         return self.frame.copy()
 
@@ -62,9 +80,17 @@ class HeadEffects(Saved):
         ).head(top)
 
     def matrix(self, column: str = "effect") -> pd.DataFrame:
-        """One of the numbers as a table of layers (rows `L0`, ...) by heads (columns `H0`, ...)."""
-        if column not in _NUMBERS:
-            raise InputError(f"column must be one of {quoted(_NUMBERS)}, got {quoted(column)}")
+        """One of the numbers as a table.
+
+        Of layers (rows `L0`, ...) by heads (columns `H0`, ...); or with several positions, of
+        heads (rows `L0H0`, ...) by positions (columns 0, ...).
+        """
+        numbers = [name for name in _NUMBERS if name in self.frame]
+        if column not in numbers:
+            raise InputError(f"column must be one of {quoted(numbers)}, got {quoted(column)}")
+        if len(set(self.frame.get("position", ()))) > 1:
+            table = self.frame.pivot(index="name", columns="position", values=column)
+            return table.loc[[*dict.fromkeys(self.frame["name"])]]
         table = self.frame.pivot(index="layer", columns="head", values=column)
         table.index = pd.Index([f"L{i}" for i in table.index], name="layer")
         table.columns = pd.Index([f"H{i}" for i in table.columns], name="head")
@@ -78,39 +104,56 @@ class HeadEffects(Saved):
     @classmethod
     def of_json(cls, content: dict[str, Any]) -> "HeadEffects":
         """The result that `to_json` wrote."""
-        columns = ["layer", "head", "name", *_NUMBERS]
-        frame = pd.DataFrame(content["heads"], columns=pd.Index(columns))
-        return cls(frame.astype(dict.fromkeys(_NUMBERS, float)), content["made_by"])
+        frame = pd.DataFrame(content["heads"])
+        numbers = {name: float for name in _NUMBERS if name in frame}
+        return cls(frame.astype(numbers), content["made_by"])
 
     @classmethod
     def of(
         cls,
-        heads: Sequence[Head],
-        chosen: Sequence[Head],
-        changes: Float[Tensor, "head row"],
-        whole: Float[Tensor, " row"],
+        rows: Sequence[Mapping[str, Any]],
+        changes: Float[Tensor, "row prompt"],
+        whole: Float[Tensor, " prompt"],
         seed: int,
         made_by: dict[str, Any],
+        kept: Sequence[bool] | None = None,
     ) -> "HeadEffects":
-        """The effects of `chosen`, from the changes of a metric by each of `heads`.
+        """Effects from the changes of a metric; each of `rows` says what changed, by column.
 
         An effect is the mean change over the mean of `whole`, both over the prompts and over each
-        resample of them: a mean of each prompt's ratio would blow up where `whole` is small.
+        resample of them: a mean of each prompt's ratio would blow up where `whole` is small. Rows
+        that are not `kept` only take part in the band of the others.
         """
         times = resampled(changes.shape[1], _DRAWS, seed)
+        below, levels = times @ whole[:, None], torch.tensor(_ENDS, dtype=torch.double)
+        parts = changes.split(_ROWS)
+        ends = torch.cat([(times @ some.T / below).quantile(levels, dim=0) for some in parts], 1)
+        ends = ends if len(whole) > 1 else ends * torch.nan
         effects = changes.mean(1) / whole.mean()
-        drawn = (times @ changes.T) / (times @ whole[:, None])
-        ends = drawn.quantile(torch.tensor([0.025, 0.975], dtype=torch.double), dim=0)
-        if changes.shape[1] < 2:
-            ends = torch.full_like(ends, torch.nan)
-        by_head = dict(zip(heads, zip(effects.tolist(), *ends.tolist())))
-        rows = []
-        for head in chosen:
-            others = [of[0] for h, of in by_head.items() if h.layer == head.layer and h != head]
-            band = min(others, default=torch.nan), max(others, default=torch.nan)
-            numbers = dict(zip(_NUMBERS, (*by_head[head], *band)))
-            rows.append({"layer": head.layer, "head": head.head, "name": str(head), **numbers})
-        return cls(pd.DataFrame(rows), made_by)
+        band = _band(effects, torch.tensor([row.get("position", 0) for row in rows]))
+        table = torch.stack([effects, *ends, *band], 1).tolist()
+        kept = [True] * len(rows) if kept is None else kept
+        shown = itertools.compress(zip(rows, table, strict=True), kept)
+        return cls(pd.DataFrame([{**row, **dict(zip(_NUMBERS, x))} for row, x in shown]), made_by)
+
+
+def _band(
+    effects: Float[Tensor, " row"], position: Int[Tensor, " row"]
+) -> Float[Tensor, "end row"]:
+    """The lower and the upper end of the band of an ordinary head, at the position of each row."""
+    ends = torch.full((2, len(effects)), torch.nan, dtype=effects.dtype)
+    for at in position.unique():
+        there = effects[position == at]
+        if len(there) >= _LEAST:
+            middle = there.quantile(0.5)
+            half = _WIDTH * (there - middle).abs().quantile(0.5)
+            ends[:, position == at] = torch.stack([middle - half, middle + half])[:, None]
+    return ends
+
+
+def row_of(head: Head, **more: Any) -> dict[str, Any]:
+    """The columns that say which head a row is about, and `more`."""
+    return {"layer": head.layer, "head": head.head, "name": str(head), **more}
 
 
 def record_of(model: Model, metric: Metric, what: str, unit: str, **more: Any) -> dict[str, Any]:
@@ -121,7 +164,7 @@ def record_of(model: Model, metric: Metric, what: str, unit: str, **more: Any) -
         unit=unit,
         metric=name_of(metric),
         interval="95 % of 2000 resamples of the prompts",
-        random="least and largest effect of the other heads of the same layer",
+        random="an ordinary head: the median effect and 1.96 robust deviations to either side",
         **more,
     )
 

@@ -5,9 +5,9 @@ they computed once. Several changes with the same first layer run next to each o
 and the model computes the logits after the last token alone if the metric needs no others.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,15 +16,17 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from interp.effects.ablate import editing
+from interp.effects.ablate import Edit, editing
 from interp.effects.metrics import Metric
 from interp.errors import InputError
 from interp.heads import Head
+from interp.kinds.mass import FromQK
 from interp.kinds.targets import NONE
 from interp.models import Model, alone, cheap_forward, evaluating
 from interp.models.families import layer_modules
 from interp.models.model import check_causal
 from interp.models.rows import rows_by_length
+from interp.models.stream import Visit, streaming
 
 Outputs = dict[int, Tensor]
 """The output z of all heads `[batch, pos, head, d_head]`, by layer."""
@@ -47,13 +49,15 @@ class Group:
         rows: Numbers of the prompts.
         tokens: Their token ids.
         z: Output of the heads, by layer.
+        attention: Queries, keys and values, by layer, if the prompts are streamed.
         left: What each layer returned.
     """
 
     rows: list[int]
     tokens: Int[Tensor, "batch pos"]
-    z: Outputs
-    left: dict[int, Any]
+    z: Outputs = field(default_factory=dict)
+    attention: dict[int, FromQK] = field(default_factory=dict)
+    left: dict[int, Any] = field(default_factory=dict)
 
 
 def change_to(outputs: Sequence[Outputs], heads: Iterable[Head]) -> Change:
@@ -67,13 +71,23 @@ class Prompts:
     Attributes:
         tokens: Token ids, padded with -1 on the right.
         groups: The prompts by length, each group small enough to run at once.
+        streamed: Whether outputs are those of attention, before any gate, and attention is kept.
     """
 
-    def __init__(self, model: Model, tokens: Int[Tensor, "batch pos"], metric: Metric) -> None:
-        self.tokens = tokens
+    def __init__(
+        self,
+        model: Model,
+        tokens: Int[Tensor, "batch pos"],
+        metric: Metric,
+        *,
+        streamed: bool = False,
+    ) -> None:
+        self.tokens, self.streamed = tokens, streamed
         self._model, self._metric = model, metric
         self._only_last = bool(getattr(metric, "last_only", False))
-        self.groups = [_group(model, rows, tokens[rows, :n]) for rows, n in _batches(tokens)]
+        self.groups = [
+            _group(model, rows, tokens[rows, :n], streamed) for rows, n in _batches(tokens)
+        ]
         self._skippable = _skippable(model, tokens)
 
     def metric(self) -> Float[Tensor, " batch"]:
@@ -84,17 +98,14 @@ class Prompts:
         self,
         changes: Sequence[Change],
         *,
-        position: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Float[Tensor, "change batch"]:
         """The metric of each prompt under each of `changes`, one at a time.
 
         Args:
             changes: Other outputs of one head or of several together.
-            position: Position whose output is replaced, from the end if negative; all if left out.
             progress: Callback, called with (changes done, changes in all).
         """
-        at: Any = slice(None) if position is None else [position]
         batch, length = self.tokens.shape
         logits = batch * (1 if self._only_last else length) * self._model.n_embeddings
         largest = max(group.tokens.numel() for group in self.groups)
@@ -106,12 +117,12 @@ class Prompts:
         for indices in by_layer.values():
             for start in range(0, len(indices), at_once):
                 some = indices[start : start + at_once]
-                values |= zip(some, self._measured([changes[index] for index in some], at))
+                values |= zip(some, self._measured([changes[index] for index in some]))
                 if progress is not None:
                     progress(len(values), len(changes))
         return torch.stack([values[index] for index in range(len(changes))])
 
-    def _measured(self, changes: Sequence[Change], at: Any = None) -> Float[Tensor, "change batch"]:
+    def _measured(self, changes: Sequence[Change]) -> Float[Tensor, "change batch"]:
         """The metric under each of `changes`, which start in the same layer; `{}` is none."""
         model, copies = self._model, len(changes)
         layers = {head.layer for change in changes for head in change}
@@ -125,12 +136,12 @@ class Prompts:
                     for head, new in change.items():
                         if head.layer == layer:
                             rows = z[copy * size : (copy + 1) * size]
-                            rows[:, at, head.head] = new[index][:, at].to(z)
+                            rows[:, :, head.head] = new[index].to(z)
 
             with ExitStack() as changed:
                 if first in self._skippable:
                     changed.enter_context(_skipping(model, first, group.left, copies))
-                changed.enter_context(editing(model, None, model.n_heads, layers, replace))
+                changed.enter_context(_editing(model, layers, replace, self.streamed))
                 logits = _run(model, group.tokens.repeat(copies, 1), self._only_last)
             if every is None:
                 length = 1 if self._only_last else self.tokens.shape[1]
@@ -158,22 +169,41 @@ def _batches(tokens: Int[Tensor, "batch pos"]) -> list[tuple[list[int], int]]:
     ]
 
 
-def _group(model: Model, rows: list[int], tokens: Int[Tensor, "batch pos"]) -> Group:
+def _group(
+    model: Model, rows: list[int], tokens: Int[Tensor, "batch pos"], streamed: bool = False
+) -> Group:
     """Run prompts of equal length, and keep what their layers computed."""
-    z: Outputs = {}
-    left: dict[int, Any] = {}
+    group = Group(rows, tokens)
 
     def keep(layer: int, module: Any, inputs: Any, output: Any) -> None:
-        left[layer] = output
+        group.left[layer] = output
 
+    edit, visit = group.z.__setitem__, group.attention.__setitem__
     with ExitStack() as hooks:
-        hooks.enter_context(
-            editing(model, None, model.n_heads, set(model.attending), z.__setitem__)
-        )
+        hooks.enter_context(_editing(model, set(model.attending), edit, streamed, visit))
         for layer, module in _layers(model).items():
             hooks.callback(module.register_forward_hook(partial(keep, layer)).remove)
         _run(model, tokens, True)
-    return Group(rows, tokens, z, left)
+    return group
+
+
+@contextmanager
+def _editing(
+    model: Model, layers: Collection[int], edit: Edit, streamed: bool, visit: Visit | None = None
+) -> Iterator[None]:
+    """Pass heads' outputs through `edit`: before W_O, or `streamed` as attention gives them."""
+    if not streamed:
+        with editing(model, None, model.n_heads, layers, edit):
+            yield
+        return
+
+    def edited(layer: int, out: Tensor) -> Tensor:
+        if layer in layers:
+            edit(layer, out := out.clone())
+        return out
+
+    with streaming(model, visit or (lambda layer, attention: None), edited):
+        yield
 
 
 def _checked(values: Any, tokens: Tensor) -> Tensor:

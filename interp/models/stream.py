@@ -7,11 +7,13 @@ exact, in memory that grows with the length. Where scores are so large that floa
 their differences, they are computed in float64.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from interp.errors import InputError
@@ -42,17 +44,33 @@ def stream(
     may replace the output of the heads, `[batch, pos, head, d_value]`.
     """
     real = (tokens != NONE).to(model.device)
+    with streaming(model, visit, passed_on, real):
+        _run(model, tokens)
+
+
+@contextmanager
+def streaming(
+    model: Model,
+    visit: Visit,
+    passed_on: Callable[[int, Tensor], Tensor] = lambda layer, out: out,
+    real: Bool[Tensor, "batch pos"] | None = None,
+) -> Iterator[None]:
+    """Let every run of `model.plain` in the block be streamed, as by `stream`.
+
+    `real` is False for padding.
+    """
 
     def attend(module: Any, *args: Any, **options: Any) -> tuple[Tensor, None]:
         layer = model.parts[module]
         out, attention = _attended(module, layer, model.windows[layer], *args, **options)
         check_heads(model, layer, attention.n_heads)
-        lse = torch.where(real[:, None], attention.lse, 0)
+        lse = attention.lse if real is None else torch.where(real[:, None], attention.lse, 0)
         refuse_not_finite(lse, model, layer)
         visit(layer, attention)
         return passed_on(layer, out), None
 
-    _run(model, tokens, attend)
+    with attend_with(model.plain, attend):
+        yield
 
 
 def around(
@@ -92,11 +110,12 @@ def around(
         visit(layer, FromQK(query, key, query[..., 0] * torch.nan, scale, v=value))
         return passed_on(layer, out).contiguous(), None
 
-    _run(model, tokens, attend)
+    with attend_with(model.plain, attend):
+        _run(model, tokens)
 
 
-def _run(model: Model, tokens: Int[Tensor, "batch pos"], attend: Callable[..., Any]) -> None:
-    with attend_with(model.plain, attend), torch.no_grad():
+def _run(model: Model, tokens: Int[Tensor, "batch pos"]) -> None:
+    with torch.no_grad():
         warn_of_bridge_hooks(model)
         runs = body(model.plain)
         runs(to_run(tokens).to(model.device), **cheap_forward(runs))
@@ -146,13 +165,7 @@ def _attended(
     if rows is not None and not torch.equal(visible_rows(window, length), rows.cpu()):
         raise InputError("attention must have the mask of its window to be streamed, got another")
     options = {"softcap": softcap, "window": window, "sinks": s_aux, "slopes": slopes}
-    plain = all(option is None for option in options.values())
-    if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:
-        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        out, lse = fused(query, key, value, 0.0, True, attn_mask=None, scale=scale)
-    else:
-        tiled = by_tiles(query, key, value, scale, **options)
-        out, lse = tiled.out.to(query.dtype), tiled.lse
+    out, lse = _fused(query, key, value, scale, options)
     q_norms, k_norms = norms(query), norms(key)
     finite = q_norms.isfinite() & k_norms.isfinite().repeat_interleave(group, 1)
     bound = score_bound(q_norms, k_norms, scale, s_aux)
@@ -163,6 +176,31 @@ def _attended(
     lse = lse.where(finite, torch.nan)
     attention = FromQK(query, key, lse, scale, v=value, **options)
     return out.transpose(1, 2).contiguous(), attention
+
+
+def outputs_of(
+    attention: FromQK,
+    q: Float[Tensor, "batch pos kv_head group d"],
+    k: Float[Tensor, "batch pos kv_head d"],
+    v: Float[Tensor, "batch pos kv_head d_value"],
+) -> Float[Tensor, "batch pos head d_value"]:
+    """What the heads of a streamed layer put out with other queries, keys or values."""
+    query = rearrange(q.to(v.dtype), "b q kv g d -> b (kv g) q d")
+    key = k.to(v.dtype).transpose(1, 2)
+    out, _ = _fused(query, key, v.transpose(1, 2), attention.scale, attention.options())
+    return out.transpose(1, 2)
+
+
+def _fused(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, options: dict[str, Any]
+) -> tuple[Float[Tensor, "batch head pos d_value"], Float[Tensor, "batch head pos"]]:
+    """Heads' outputs and log-sum-exps, by the fused kernel where it can."""
+    plain = all(option is None for option in options.values())
+    if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return fused(query, key, value, 0.0, True, attn_mask=None, scale=scale)
+    tiled = by_tiles(query, key, value, scale, **options)
+    return tiled.out.to(query.dtype), tiled.lse
 
 
 def told_apart(

@@ -1,9 +1,10 @@
 """Patch maps, compared with plain hooks on models of transformers."""
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hooked import PROJECTIONS, answers, by_hand, metric, prompts, whole, z_of
+from hooked import PROJECTIONS, answers, by_hand, inside, metric, prompts, whole, z_of
 from tiny_models import tiny
 
 import interp
@@ -12,7 +13,7 @@ from interp.effects.metrics import last
 
 
 @pytest.mark.parametrize(
-    ("family", "position"), [*zip(PROJECTIONS, [None] * 8), ("llama", -1), ("neox", 3)]
+    ("family", "position"), [*zip(PROJECTIONS, [None] * 9), ("llama", -1), ("neox", 3)]
 )
 def test_a_patch_map_equals_plain_hooks_one_head_and_one_prompt_at_a_time(family, position):
     clean, corrupted = prompts()
@@ -30,9 +31,31 @@ def test_a_patch_map_equals_plain_hooks_one_head_and_one_prompt_at_a_time(family
     row = effects.to_frame().set_index("name").loc["L1H2"]
     for name, level in (("low", 0.025), ("high", 0.975)):
         assert row[name] == pytest.approx(float(drawn.quantile(level)), rel=1e-3, abs=1e-4)
-    others = expected[1, [0, 1, 3]]
-    assert row["random_low"] == pytest.approx(float(others.min()), abs=1e-4)
-    assert row["random_high"] == pytest.approx(float(others.max()), abs=1e-4)
+    # The band of an ordinary head.
+    flat = expected.numpy()
+    half = 1.96 * 1.4826 * np.median(abs(flat - np.median(flat)))
+    assert row["random_low"] == pytest.approx(np.median(flat) - half, abs=1e-3)
+    assert row["random_high"] == pytest.approx(np.median(flat) + half, abs=1e-3)
+
+
+@pytest.mark.parametrize("what", ["q", "k", "v", "pattern"])
+@pytest.mark.parametrize("family", ["gpt2", "neox", "llama", "gemma2", "bloom", "qwen3"])
+def test_queries_keys_values_and_patterns_are_patched_as_by_plain_hooks(family, what):
+    rows = slice(2)
+    clean, corrupted = (ids[rows] for ids in prompts())
+    model, measure = interp.load_model(tiny(family)), metric(family, rows)
+    before, after = (whole(family, ids).mean() for ids in (corrupted, clean))
+    effects = interp.patch(model, clean, corrupted, measure, what)
+    expected = (inside(family, what) - before) / (after - before)
+    assert expected.abs().max() > 1e-3
+    assert torch.allclose(torch.tensor(effects.matrix().to_numpy()), expected, atol=1e-4)
+    shared = what in "kv" and family in ("llama", "gemma2", "qwen3")
+    assert effects.to_frame()["name"].iloc[-1] == ("L1KV1" if shared else "L1H3")
+    by_token = interp.patch(model, clean, corrupted, measure, what, position="each")
+    expected = (inside(family, what, [3]) - before) / (after - before)
+    assert torch.allclose(
+        torch.tensor(by_token.matrix()[3].to_numpy()), expected.ravel(), atol=1e-4
+    )
 
 
 def test_nothing_depends_on_what_is_skipped_or_runs_together(monkeypatch):
