@@ -88,7 +88,7 @@ class HeadEffects(Saved):
         numbers = [name for name in _NUMBERS if name in self.frame]
         if column not in numbers:
             raise InputError(f"column must be one of {quoted(numbers)}, got {quoted(column)}")
-        if len(set(self.frame.get("position", ()))) > 1:
+        if "position" in self.frame and len(set(self.frame["position"])) > 1:
             table = self.frame.pivot(index="name", columns="position", values=column)
             return table.loc[[*dict.fromkeys(self.frame["name"])]]
         table = self.frame.pivot(index="layer", columns="head", values=column)

@@ -160,6 +160,7 @@ def test_what_cannot_be_measured_is_refused(caplog):
     for wrong, words in (
         ({"what": "x"}, "what must be"),
         ({"position": 6}, "position must be from -6 to 5, as the shortest prompt has 6 tokens"),
+        ({"position": "each"}, "position must be a number for prompts of 6 to 9 tokens, got each"),
         ({"heads": "L9H0"}, "heads must be heads of"),
         ({"heads": []}, "heads must be at least one"),
         ({"corrupted": clean}, "metric must differ between clean and corrupted"),
@@ -197,3 +198,15 @@ def test_name_movers_of_the_default_model(real_model):
     assert 0.4 < by_name["L23H3"] < 0.6
     assert by_name["L29H1"] > 0.2
     assert by_name["L29H0"] < -0.2
+
+
+def test_reverse_puts_corrupted_activations_into_the_clean_run():
+    clean, corrupted = prompts()
+    measure = metric("llama")
+    ours = interp.patch(tiny("llama"), clean, corrupted, measure, "k", reverse=True)
+    swapped = interp.patch(tiny("llama"), corrupted, clean, measure, "k")
+    pd.testing.assert_frame_equal(ours.to_frame(), swapped.to_frame())
+    assert ours.made_by["unit"] == "share of the corrupted run: 0 clean, 1 corrupted"
+    assert ours.made_by["clean"] == ours.made_by["prompts"] == swapped.made_by["prompts"]
+    one = interp.patch(tiny("llama"), clean, corrupted, measure, "k", heads="L1H3", reverse=True)
+    assert [*one.to_frame()["name"]] == ["L1KV1"]
