@@ -1,7 +1,8 @@
-"""What all scripts share: options, progress, printing, and errors in one line."""
+"""What all commands share: options, help, progress, printing, and errors in one line."""
 
 import errno
 import io
+import json
 import logging
 import re
 import signal
@@ -9,7 +10,8 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,36 +20,31 @@ import typer
 from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperCommand, TyperGroup
 
 from interp.errors import InputError, quoted
 from interp.heads import Head
 
 HeadTable = Annotated[
     Path | None,
-    typer.Option(
-        help="Table of this model's heads that find_induction_heads.py wrote (heads.json,"
-        " heads.parquet or heads.csv).  [default: a new scan]"
-    ),
+    typer.Option(help="Table of this model that `interp heads` wrote.  [default: a new scan]"),
 ]
 PatternsFile = Annotated[
     Path | None,
     typer.Option(
-        help="File of attention patterns (.npy, .npz, .safetensors) to read instead of running a"
-        " model: all layers in one array, or one array per layer, named layer0, layer1, ..."
+        help="Patterns to read instead of running a model (.npy, .npz, .safetensors): one array,"
+        " or arrays layer0, layer1, ..."
     ),
 ]
 TokensFile = Annotated[
     Path | None,
     typer.Option(
-        help="File of the token ids of PATTERNS, -1 for padding (.json, .txt, .npy, .npz,"
-        " .safetensors).  [default: tokens or input_ids in PATTERNS]"
+        help="Token ids, -1 for padding (.json, .txt or as above).  [default: in PATTERNS]"
     ),
 ]
 SpecialIds = Annotated[
     str | None,
-    typer.Option(
-        help="Special token ids, comma-separated. The first token is always treated as special."
-    ),
+    typer.Option(help="Special token ids, comma-separated, besides the first token."),
 ]
 LearnedSinks = Annotated[
     bool,
@@ -84,7 +81,7 @@ Kinds = Annotated[
 
 @dataclass(frozen=True)
 class Source:
-    """Which model a script loads: a parameter of this type becomes an option for each field.
+    """Which model a command loads: a parameter of this type becomes an option for each field.
 
     The fields are arguments of `interp.load_model`: `load_model(**vars(source))`.
     """
@@ -115,12 +112,52 @@ CONSOLE = Console(stderr=True, highlight=False)
 """For progress and errors; results go to standard output."""
 
 
-def run(main: Callable[..., None]) -> None:
+GROUPS = {
+    "Output": ("out", "top", "format", "draw", "limit", "json"),
+    "Model": tuple(signature(Source).parameters),
+    "Patterns from a file": ("patterns", *sorted(OF_PATTERNS)),
+}
+"""Headings of the help, each with its options; all others are `Options`."""
+
+
+@dataclass
+class Call:
+    """A command that runs: which options were given, and what it printed if that is kept."""
+
+    given: list[str] = field(default_factory=list)
+    json: bool = False
+    result: Any = None
+    lines: list[str] = field(default_factory=list)
+
+
+_CALL: ContextVar[Call] = ContextVar("call", default=Call())  # noqa: B039
+
+
+class Help(TyperCommand):
+    """A command whose help lists its options in groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write each group of options under its heading."""
+        group_of = {name: group for group, names in GROUPS.items() for name in names}
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []} | {g: [] for g in GROUPS}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                # Bounds of a number are in the message that refuses others.
+                words = re.sub(r";? ?x[<>]=?[\w.]+|\d+<=x<=\d+", "", record[1])
+                words = words.replace("  [; ]", "").replace("; ]", "]").replace("  []", "")
+                options = record[0].replace(" range>", ">")
+                groups[group_of.get(str(parameter.name), "Options")].append((options, words))
+        for group, records in groups.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+
+
+def run(main: "Callable[..., None] | TyperCommand | TyperGroup", name: str | None = None) -> None:
     """Run `main` as a command line program.
 
-    Its parameters are the options, and the docstring of its module is the help. The exit code is
-    0 on success, 2 after a mistake of the caller, which gets one line on standard error, and 130
-    after an interrupt.
+    A function becomes a `program`. The exit code is 0 on success, 2 after a mistake of the caller,
+    which gets one line on standard error, and 130 after an interrupt.
     """
     logger = logging.getLogger("interp")
     logger.setLevel(logging.INFO)
@@ -134,22 +171,56 @@ def run(main: Callable[..., None]) -> None:
     for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
         # An exit unwinds the stack, so that scratch folders are removed.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    sys.exit(call(main, sys.argv[1:]))
+    sys.exit(call(main, sys.argv[1:], name))
 
 
-def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
+def call(
+    main: "Callable[..., None] | TyperCommand | TyperGroup",
+    arguments: Sequence[str],
+    name: str | None = None,
+) -> int:
     """Run `main` with these command line arguments, and return the exit code (see `run`)."""
+    command = main if isinstance(main, TyperCommand | TyperGroup) else program(main)
+    name = name or Path(sys.argv[0]).name
+    try:
+        return command.main([*arguments], name, standalone_mode=False) or 0
+    except Exception as error:
+        words = getattr(error, "format_message", None)
+        if words is None:
+            raise
+        return _ended(words())  # Typer itself would print three lines of usage.
+
+
+def program(main: Callable[..., None]) -> TyperCommand:
+    """The command of a function: its parameters are options, its module's docstring is the help.
+
+    `--json` is added: it prints one JSON object instead of text.
+    """
     of_model, own = signature(Source).parameters, signature(main).parameters
     groups = [name for name, parameter in own.items() if parameter.annotation is Source]
     parameters: dict[str, Parameter] = {}
     for name, parameter in own.items():
         parameters |= of_model if name in groups else {name: parameter}
+    as_json = typer.Option("--json", help="Print one JSON object: result, and lines of text.")
+    parameters["json"] = Parameter(
+        "json", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, as_json]
+    )
+
+    parameters["context"] = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     def body(**options: Any) -> int:
+        source = options.pop("context").get_parameter_source
+        chosen = (name for name in parameters if name in options)
+        given = [name for name in chosen if source(name).name != "DEFAULT"]
+        call = Call(given, options.pop("json"))
+        token = _CALL.set(call)
         try:
             for name in groups:
                 options[name] = Source(**{each: options.pop(each) for each in of_model})
             main(**options)
+            if call.json:
+                shown = {"result": call.result, "lines": call.lines}
+                typer.echo(json.dumps(shown, allow_nan=False))
         except InputError as error:
             name, _, rest = str(error).partition(" ")
             is_option = name in parameters
@@ -161,21 +232,22 @@ def call(main: Callable[..., None], arguments: Sequence[str]) -> int:
         except KeyboardInterrupt as interrupt:
             message = interrupt.args[0] if interrupt.args else "no results were written"
             return _ended(message, kind="interrupted", code=130)
+        finally:
+            _CALL.reset(token)
         return 0
 
     options = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters.values()]
     body.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
+    words, _, examples = (main.__globals__["__doc__"] or "").partition("\nExamples:\n")
     epilog = "Exit code: 0 on success, 2 after a mistake in the call, 130 after an interrupt."
+    if examples:
+        epilog = f"\b\nExamples:\n{examples.rstrip()}\n\n{epilog}"
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(help=main.__globals__["__doc__"], epilog=epilog)(body)
-    program = typer.main.get_command(app)
-    try:
-        return program.main([*arguments], Path(sys.argv[0]).name, standalone_mode=False)
-    except Exception as error:
-        words = getattr(error, "format_message", None)
-        if words is None:
-            raise
-        return _ended(words())  # Typer itself would print three lines of usage.
+    wide = {"max_content_width": 100}
+    app.command(help=words, epilog=epilog, cls=Help, context_settings=wide)(body)
+    made = typer.main.get_command(app)
+    assert isinstance(made, TyperCommand)
+    return made
 
 
 def _ended(message: object, *, kind: str = "error", code: int = 2) -> int:
@@ -193,8 +265,6 @@ class Stage:
     def __call__(self, name: str) -> None:
         """Begin the stage `name`."""
         self._bar.reset(self._task, description=name, total=None)
-        if not CONSOLE.is_terminal:
-            CONSOLE.print(name, markup=False)
 
     def advance(self, done: int, total: int) -> None:
         """Show that `done` of `total` parts are done."""
@@ -203,7 +273,7 @@ class Stage:
 
 @contextmanager
 def progress(name: str) -> Iterator[Stage]:
-    """A progress bar on standard error while the block runs; single lines if it is no terminal."""
+    """A progress bar on standard error while the block runs; nothing if it is no terminal."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
     with Progress(
         *columns, console=CONSOLE, transient=True, disable=not CONSOLE.is_terminal
@@ -213,8 +283,16 @@ def progress(name: str) -> Iterator[Stage]:
         yield stage
 
 
-def show(*parts: RenderableType) -> None:
-    """Print results to standard output, as plain text unless it is a terminal."""
+def show(*parts: RenderableType, result: Any = None) -> None:
+    """Print results to standard output, as plain text unless it is a terminal.
+
+    With `--json` they are kept, and `result`: something with `to_json`, or plain values.
+    """
+    if (call := _CALL.get()).json:
+        call.lines += [part for part in parts if isinstance(part, str)]
+        if result is not None:
+            call.result = result.to_json() if hasattr(result, "to_json") else result
+        return
     console = Console(highlight=False)
     # A narrow terminal breaks the lines of a table rather than cutting its columns.
     console.width = max(console.width, 100) if console.is_terminal else 120
@@ -279,17 +357,16 @@ def positions(text: str | None, *, name: str) -> str | slice | None:
     return slice(*(int(end) if end else None for end in ends.groups()))
 
 
-def refuse_misplaced(context: Any, of_either: Collection[str]) -> None:
+def refuse_misplaced(of_either: Collection[str]) -> None:
     """Refuse options without effect: those of a model with --patterns, of patterns without it.
 
     Args:
-        context: The `typer.Context` of a command with the options `patterns` and `OF_PATTERNS`.
         of_either: Names of the options that apply with and without patterns.
     """
-    by_patterns = context.params["patterns"] is not None
-    for name in (name for name in context.params if name not in {"patterns", *of_either}):
-        source = context.get_parameter_source(name)
-        is_given = source is not None and source.name != "DEFAULT"
-        if is_given and (name in OF_PATTERNS) != by_patterns:
+    given = _CALL.get().given
+    by_patterns = "patterns" in given
+    for name in given:
+        either = name in {"patterns", "json", *of_either}
+        if not either and (name in OF_PATTERNS) != by_patterns:
             rule = "be left out" if by_patterns else "come"
             raise InputError(f"{name} must {rule} with --patterns")

@@ -177,8 +177,7 @@ class HeadScan:
         would refuse is not written.
         """
         path, frame = _path(path), typed(self.frame)
-        made_by = Record.check(self.made_by, places(frame))
-        about: dict[Any, Any] = {"schema_version": SCHEMA_VERSION, "made_by": made_by}
+        about = self._about()
         with staged(path.parent) as scratch:
             file = scratch / path.name
             match path.suffix.lower():
@@ -189,8 +188,17 @@ class HeadScan:
                     frame.attrs = about
                     file.write_bytes(frame.to_parquet(index=False))  # Arrow wants UTF-8 names.
                 case _:
-                    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-                    write_json(file, {**about, "heads": rows})
+                    write_json(file, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as `save` writes it to a `.json` file."""
+        frame = typed(self.frame)
+        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+        return {**self._about(), "heads": rows}
+
+    def _about(self) -> dict[Any, Any]:
+        made_by = Record.check(self.made_by, places(typed(self.frame)))
+        return {"schema_version": SCHEMA_VERSION, "made_by": made_by}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, kinds: Any = ()) -> "HeadScan":
