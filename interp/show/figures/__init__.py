@@ -14,6 +14,9 @@ from interp.show.figures.curves import cost_curves as cost_curves
 from interp.show.figures.curves import distance_curves as distance_curves
 from interp.show.figures.curves import sensitivity_chart as sensitivity_chart
 from interp.show.figures.curves import sink_losses as sink_losses
+from interp.show.figures.effects import head_map as head_map
+from interp.show.figures.effects import path_map as path_map
+from interp.show.figures.effects import position_map as position_map
 from interp.show.figures.explained import explained_map as explained_map
 from interp.show.figures.head import attention_arcs as attention_arcs
 from interp.show.figures.head import head_page as head_page

@@ -85,7 +85,7 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
                     panel.patch.set_facecolor(GREY)
                     whole_ticks(panel, "key", "query", bottom=row == 1, first=column == 1)
         page.bar(1.25, "attention weight")
-        page.bar(4.2, "difference of attention weights", -1.0, DIFFERENCES)
+        page.bar(4.2, "difference of attention weights", -1.0, colours=DIFFERENCES)
     return page.figure
 
 

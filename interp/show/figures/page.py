@@ -75,15 +75,30 @@ class Page:
         self.bar(0.5, label)
         self.legend(legend, 3.4, self.body - 0.62, ncols=2)
 
-    def bar(self, left: float, label: str, low: float = 0.0, colours: Colormap = COLOURS) -> None:
-        """A colour bar from `low` to 1 at the foot of the body."""
+    def bar(
+        self,
+        left: float,
+        label: str,
+        low: float = 0.0,
+        high: float = 1.0,
+        colours: Colormap = COLOURS,
+        digits: str | None = None,
+    ) -> None:
+        """A colour bar from `low` to `high` at the foot of the body; ticks in `digits`."""
         bar = self.panel(left, self.body - 0.52, 2.6, 0.1)
-        scale, ticks = ScalarMappable(Normalize(low, 1.0), colours), [low, (low + 1.0) / 2, 1.0]
-        self.figure.colorbar(scale, bar, orientation="horizontal", ticks=ticks, label=label)
+        scale, ticks = ScalarMappable(Normalize(low, high), colours), [low, (low + high) / 2, high]
+        look: dict[str, Any] = {"orientation": "horizontal", "label": label, "format": digits}
+        self.figure.colorbar(scale, bar, ticks=ticks, **look)
 
 
-def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:
-    """Values from 0 to 1 as colours; the panel is grey where a value is missing (NaN).
+def paint(
+    panel: Axes,
+    values: Float[np.ndarray, "down across"],
+    low: float = 0.0,
+    high: float = 1.0,
+    colours: Colormap = COLOURS,
+) -> None:
+    """Values from `low` to `high` as colours; the panel is grey where a value is missing (NaN).
 
     Of cells smaller than a dot in print (300 per inch), each dot shows the largest of several.
     """
@@ -91,8 +106,8 @@ def paint(panel: Axes, values: Float[np.ndarray, "down across"]) -> None:
     for axis, side in enumerate(_sides(panel)):
         starts = np.arange(0, values.shape[axis], pooled(values.shape[axis], side))
         values = np.fmax.reduceat(values, starts, axis=axis)  # Ignores NaN next to a number.
-    look: dict[str, Any] = {"vmin": 0, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
-    panel.imshow(values, COLOURS, extent=ends, **look)
+    look: dict[str, Any] = {"vmin": low, "vmax": high, "interpolation": "nearest"}
+    panel.imshow(values, colours, extent=ends, aspect="auto", **look)
     panel.patch.set_facecolor(GREY)
 
 
