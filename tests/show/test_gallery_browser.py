@@ -103,6 +103,23 @@ def test_heads_are_grouped_filtered_found_and_sorted(show, planted):
     assert heads_of(page) == sorted(heads_of(page))
 
 
+def test_values_of_heads_are_shown_in_colour_and_sort_the_pictures(show, planted):
+    _, patterns = planted
+    values = {"L1H1": -0.5, "L0H2": 0.25, "L2H0": 0.0}
+    page = show(gallery(scan_of(patterns), patterns, TOKENS, values=values).to_html())
+    assert heads_of(page)[:2] == ["L1H1", "L0H2"]
+    assert page.inner_text("[data-head=L1H1] u") == "-0.50"
+    colours = [
+        page.eval_on_selector(f"[data-head={name}] u", "u => getComputedStyle(u).backgroundColor")
+        for name in values
+    ]
+    assert colours == ["rgb(129, 112, 200)", "rgba(240, 145, 40, 0.5)", "rgba(240, 145, 40, 0)"]
+    assert page.query_selector("[data-head=L0H0] u") is None
+    assert "value -0.50" in page.get_attribute("[data-head=L1H1]", "aria-label")
+    page.select_option("#order", "layer")
+    assert heads_of(page) == sorted(heads_of(page))
+
+
 def test_the_value_under_the_pointer_is_the_tensors(show, planted):
     made, patterns = planted
     page = show(made.to_html())

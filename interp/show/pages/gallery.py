@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from interp.effects.head_effects import HeadEffects
 from interp.errors import InputError, checked
 from interp.heads import Head
 from interp.kinds.labels import CROSS, HeadLabel
@@ -15,6 +16,7 @@ from interp.scan.table import HeadScan
 from interp.show.pages.packing import PackedPrompt
 from interp.show.pages.page import Gallery
 from interp.show.prompt import LONGEST, Prompt, Text, prompts_of
+from interp.show.values import values_of
 from interp.text import prose
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def gallery(
     heads: Sequence[Any] | None = None,
     titles: Sequence[str] | None = None,
     title: str | None = None,
+    values: Any = None,
     limit: Megabytes = LIMIT,
 ) -> Gallery:
     """A page with every head of `patterns`: all at a glance by label, and each in full.
@@ -54,6 +57,8 @@ def gallery(
         heads: Heads to show (`L5H1`, `5.1`, `Head(5, 1)`); all by default.
         titles: Names of the prompts; by default their beginnings.
         title: Title of the page; by default the name of the scan's model and "attention heads".
+        values: A number for each head, such as effects from `interp.patch`, or an array
+            `[layer, head]`: pictures show it in colour and are sorted by it, largest first.
         limit: Largest size of the page in millions of bytes. A larger page keeps the strongest
             heads of each label, and says so. A prompt of more than 1,024 tokens is cut to the
             first 1,024, which changes no weight on the page.
@@ -82,7 +87,10 @@ def gallery(
         if absent := wanted - one.weights.keys():
             raise InputError(f"patterns must hold {min(absent)} for every prompt, got one without")
         packed.append(one)
-    return _fitted(table, wanted, packed, title, limit, [listed] * bool(wrong))
+    notes, numbers = [listed] * bool(wrong), None if values is None else values_of(values)
+    unit = values.made_by.get("unit", "value") if isinstance(values, HeadEffects) else "value"
+    page = _fitted(table, wanted, packed, title, limit, notes)
+    return replace(page, values=numbers, unit=prose(unit))
 
 
 @checked

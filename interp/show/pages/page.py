@@ -7,6 +7,7 @@ The page holds all heads as small pictures, grouped by label, and each in full w
 import io
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,7 @@ class Gallery:
 
     `scan` is the table of labels and scores, `prompts` hold the packed weights of `heads`, the
     first of `notes` says what was left out, and `alone` is the head of a page of one in full.
+    `values` are numbers by head, in a `unit`, that pictures show and are sorted by.
     """
 
     title: str
@@ -44,6 +46,8 @@ class Gallery:
     prompts: list[PackedPrompt]
     notes: list[str]
     alone: Head | None = None
+    values: Mapping[Head, float] | None = None
+    unit: str = "value"
 
     def head(self, name: Any) -> "Gallery":
         """The page of one head in full, with its tokens; `name` is `L5H1`, `5.1` or `(5, 1)`."""
@@ -141,7 +145,8 @@ class Gallery:
             kept = self.scan.made_by.get("explained", {})
             examples = {name: kept.get(name, {}).get(str(head)) for name in _EXAMPLES}
             about |= {"examples": examples} if all(examples.values()) else {}
-            rows.append(about | {"scores": scores})
+            value = (self.values or {}).get(head)
+            rows.append(about | {"scores": scores, "value": value})
         return rows
 
     @property
@@ -197,6 +202,11 @@ class Gallery:
                 }
                 for p in self.prompts
             ],
+            "values": self.values
+            and {
+                "word": self.unit,
+                "largest": max(map(abs, self.values.values())) or 1.0,
+            },
             "circuitsvis": None,
         }
 
@@ -236,7 +246,10 @@ class Gallery:
         if self.scan.borderline():
             score += " ~ marks a borderline score, which may be on either side of the threshold."
         blocks = "In small pictures of long prompts a pixel is the largest weight of its block."
-        return [f"Each picture is one head: {read}{'' if cross else score}", f"{steps} {blocks}"]
+        notes = [f"Each picture is one head: {read}{'' if cross else score}", f"{steps} {blocks}"]
+        if self.values:
+            notes.append(f"The number in colour is the {self.unit}: orange above 0, purple below.")
+        return notes
 
     def _of_labels(self) -> list[str]:
         """The meaning of signs in the names of tokens, if there are any."""

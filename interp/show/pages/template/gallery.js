@@ -131,7 +131,7 @@ function outlineSmall(canvas, head, prompt, block) {
   drawTargets(context, targetsOf(head, prompt), { n: small.width, block, left: 0, top: 0, size });
 }
 
-const state = { prompt: 0, label: null, order: "label" };
+const state = { prompt: 0, label: null, order: data.values ? "value" : "label" };
 
 const undrawn = new Set();
 
@@ -180,6 +180,15 @@ function redraw() {
     ($("scale").value === "root" ? "; colour by the square root of the weight" : "");
 }
 
+// The value of a head on a colour: orange above 0, purple below, white at 0.
+function valueOf({ value }) {
+  const digits = Math.min(4, Math.max(2, 1 - Math.floor(Math.log10(data.values.largest))));
+  const element = make("u", (value < 0 ? "" : "+") + value.toFixed(digits));
+  const colour = value < 0 ? "129, 112, 200" : "240, 145, 40";
+  element.style.background = `rgba(${colour}, ${Math.abs(value) / data.values.largest})`;
+  return element;
+}
+
 // One button per head, made once; order and filter only move them.
 
 const buttons = data.heads.map((head) => {
@@ -187,12 +196,14 @@ const buttons = data.heads.map((head) => {
   const words = make("span");
   words.append(make("b", head.name), make("i"));
   button.append(make("canvas"), words);
+  if (head.value !== null) button.append(valueOf(head));
   button.dataset.head = head.name;
   button.addEventListener("click", () => openHead(head));
   return button;
 });
 
 const scoreFor = (head, kind) => (kind ? (head.scores[kind] ?? null) : head.score);
+const larger = (a, b) => Math.abs(b.head.value ?? 0) - Math.abs(a.head.value ?? 0);
 const strongest = (kind) => (a, b) =>
   (scoreFor(b.head, kind) ?? -1) - (scoreFor(a.head, kind) ?? -1);
 
@@ -214,7 +225,8 @@ function arrange() {
       null,
     ]);
   } else {
-    groups = [["", kind ? left.toSorted(strongest(kind)) : left, kind]];
+    const order = state.order === "value" ? larger : kind && strongest(kind);
+    groups = [["", order ? left.toSorted(order) : left, kind]];
   }
   const sections = groups
     .filter(([, members]) => members.length)
@@ -232,7 +244,9 @@ function arrange() {
         const score = fixed(head, kind);
         button.querySelector("i").textContent = score;
         button.title = head.labels.join(", ");
-        button.setAttribute("aria-label", `${head.name}, ${button.title}${score && `, score ${score}`}`);
+        const value = button.querySelector("u")?.textContent ?? "";
+        const numbers = `${score && `, score ${score}`}${value && `, value ${value}`}`;
+        button.setAttribute("aria-label", `${head.name}, ${button.title}${numbers}`);
       }
       grid.append(...members);
       section.append(grid);
@@ -343,6 +357,10 @@ function start() {
     make("option", "by layer and head", { value: "layer" }),
     ...orders,
   );
+  if (data.values) {
+    $("order").prepend(make("option", data.values.word, { value: "value" }));
+    $("order").value = "value";
+  }
   const all = { word: `all ${buttons.length}`, count: null };
   for (const label of [all, ...data.labels]) {
     const text = label.count === null ? label.word : `${label.word} ${label.count}`;
