@@ -18,7 +18,7 @@ What heads do to the output:
 
     tasks                   prompts with known answers, clean and corrupted: ioi, from_file, ...
     logit_difference        a metric: the logit of the right answer minus that of the wrong one
-    patch                   each head's clean z, q, k, v or pattern in the corrupted run: `HeadEffects`
+    patch                   a head's clean z, q, k, v or pattern in the corrupted run: `HeadEffects`
     ablate                  each head taken out, on any prompts and any metric: `HeadEffects`
     verify                  remove the heads of each label; compare with random heads
     ablated                 the model without some heads, inside a `with` block

@@ -397,8 +397,6 @@ def test_on_prompts_what_cannot_be_measured_is_refused():
     for wrong in ({"prompts": [[5, 6]]}, {"metric": metric}, {"corrupted": [[5, 6]]}):
         with pytest.raises(interp.InputError, match="prompts must come with a metric"):
             path_effects(tiny("llama"), "L1H0", **wrong)
-    with pytest.raises(interp.InputError, match=r"give W_O what its attention .* layer 1"):
-        path_effects(tiny("qwen3next"), "L3H0", prompts=[[5, 6, 7]], metric=metric)
 
 
 @pytest.mark.parametrize("family", ["gptoss", "mistral"])
@@ -470,6 +468,13 @@ def test_a_model_whose_parts_do_not_sum_to_the_logits_is_refused():
 def test_in_a_hybrid_the_sources_are_the_heads_of_earlier_layers_that_attend(family):
     found = path_effects(tiny(family), ["L3H1"], rows=ROWS, length=LENGTH)
     assert {edge.source for edge in found} == {Head(1, head) for head in range(4)}
+    metric = interp.logit_difference(right=[7], wrong=[9])
+    own = {"prompts": [[5, 6, 7, 8]], "metric": metric}
+    on_prompts = path_effects(tiny(family), ["L3H1"], **own)
+    # A head that reads what is there anyway changes nothing, also before an output gate.
+    same = path_effects(tiny(family), ["L3H1"], corrupted=own["prompts"], **own)
+    assert changes(on_prompts, "V", "metric").abs().min() > 1e-5
+    assert changes(same, "V", "metric").abs().max() < 1e-6
     assert min(changes(found, path, "effect").abs().max() for path in "QKV") > 1e-7
 
 
