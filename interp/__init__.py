@@ -22,6 +22,7 @@ What heads do to the output:
     ablate                  each head taken out, on any prompts and any metric: `HeadEffects`
     verify                  remove the heads of each label; compare with random heads
     ablated                 the model without some heads, inside a `with` block
+    why                     which earlier parts make a head look from one token to another: `Why`
     path_effects            replace earlier heads in the queries, keys or values of a head
     composition_scores      how strongly each head reads each earlier head, from the weights
 
@@ -50,6 +51,7 @@ Classes:
     HeadLabel               one head's label with its scores
     HeadEffects             what each head does to a metric: to_frame, matrix, save, load
     PromptScores            the table of `score_prompts`
+    Why                     the terms of one attention score: to_frame, by_part, checks, save, load
     AttentionPatterns       patterns [layer, batch, head, query, key] with their tokens
     Gallery                 the page that `gallery` makes: save, head
     Thresholds              every number that decides a label
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     from interp.effects.patch import patch as patch
     from interp.effects.paths import path_effects as path_effects
     from interp.effects.verify import verify as verify
+    from interp.effects.why import Why as Why
+    from interp.effects.why import why as why
     from interp.errors import InputError as InputError
     from interp.heads import Head as Head
     from interp.kinds.kind import Kind as Kind
@@ -112,6 +116,7 @@ _HOME = {
     "Model": "models",
     "PromptScores": "scan.prompts",
     "Thresholds": "kinds.scores",
+    "Why": "effects.why",
     "ablate": "effects.ablate_map",
     "ablated": "effects.ablate",
     "attention_patterns": "models.hooks",
@@ -134,6 +139,7 @@ _HOME = {
     "sweep": "sweeps.sweep",
     "tasks": "effects.tasks",
     "verify": "effects.verify",
+    "why": "effects.why",
 }
 
 

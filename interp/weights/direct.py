@@ -289,7 +289,10 @@ def _parts(
     ]
     others: list[_Term] = [
         *((x, x.detach, found["mlp"][i]) for i, x in run.others),
-        *((x, partial(_bias, W_O, z), found["attention_bias"][i]) for W_O, i, z, x in run.written),
+        *(
+            (x, partial(bias_of, W_O, z), found["attention_bias"][i])
+            for W_O, i, z, x in run.written
+        ),
         *((y, partial(readout.bias_of, norm), constant) for norm, y in run.normed),
     ]
     for terms, unused in ((passed, False), (others, True)):
@@ -311,6 +314,7 @@ def _parts(
 _Term = tuple[Tensor, Callable[[], Tensor], Tensor]
 
 
-def _bias(W_O: torch.nn.Module, z: Tensor) -> Tensor:
+def bias_of(W_O: torch.nn.Module, z: Tensor) -> Tensor:
+    """What an output projection adds to whatever it reads, for inputs such as `z`."""
     with torch.no_grad():
         return W_O(torch.zeros_like(z[:1, :1]))

@@ -92,16 +92,34 @@ class Linear:
 
         Norms in between keep their scales.
         """
+        maps = self.carried(layer, [self.heads[source] for source in sources])
+        return dict(zip(sources, maps, strict=True))
+
+    def carried(
+        self, layer: int, at: Sequence[Tensor]
+    ) -> list[Callable[[Tensor], Float[Tensor, "batch pos d_model"]]]:
+        """The linear map from each of `at`, parts of the stream, to what `layer` reads.
+
+        A map takes one part, or several with an axis more in front.
+        """
         x = self.streams[layer]
         towards = torch.zeros_like(x, requires_grad=True)
-        at = [self.heads[source] for source in sources]
-        gradients = torch.autograd.grad(x, at, towards, retain_graph=True, create_graph=True)
+        options = {"create_graph": True, "allow_unused": True, "materialize_grads": True}
+        gradients = torch.autograd.grad(x, at, towards, **options)
 
-        def forward(gradient: Tensor, z: Tensor) -> Tensor:
+        def forward(gradient: Tensor, part: Tensor) -> Tensor:
+            if not gradient.requires_grad:  # `layer` does not read it.
+                return towards.detach().expand(
+                    *part.shape[: part.dim() - gradient.dim()], -1, -1, -1
+                )
             # The gradient is linear in `towards`, so its own gradient is the map itself.
-            return torch.autograd.grad(gradient, towards, z, retain_graph=True)[0]
+            options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+            several = part.dim() > gradient.dim()
+            return torch.autograd.grad(
+                gradient, towards, part, **options, is_grads_batched=several
+            )[0]
 
-        return {i: partial(forward, each) for i, each in zip(sources, gradients, strict=True)}
+        return [partial(forward, each) for each in gradients]
 
 
 class _Frozen(torch.autograd.Function):

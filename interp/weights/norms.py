@@ -85,8 +85,11 @@ class Norm:
         return scale
 
 
-Held = Mapping[nn.Module, tuple[Norm, float] | None]
-"""Norms with the scale at which `held` keeps them; with None a norm does nothing."""
+Held = Mapping[nn.Module, tuple[Norm, float | Iterator[Tensor]] | None]
+"""Norms with the scale at which `held` keeps them; with None a norm does nothing.
+
+An iterator gives the scales of each call, one for each vector that the norm reads, `[..., 1]`.
+"""
 
 
 @contextmanager
@@ -97,6 +100,7 @@ def held(norms: Held, *, biases: bool = True) -> Iterator[None]:
         if (at := norms[module]) is None:
             return inputs[0]
         norm, scale = at
+        scale = next(scale) if isinstance(scale, Iterator) else scale
         linear = norm.fold_written(inputs[0].float()) / scale
         return (linear + norm.bias if biases else linear).to(output.dtype)
 
