@@ -6,6 +6,7 @@ From a model to labels:
     scan_heads              score and label every head: a `HeadScan`
     attention_patterns      the attention patterns of a model on one text
     score_prompts           score every head on your own prompts: `PromptScores`
+    sweep                   scan many models and checkpoints, on one machine or several
 
 From attention patterns to labels, without a model:
 
@@ -32,10 +33,6 @@ Circuits and validation:
     compare_circuits        the induction circuits of several models, measured the same way
     published_heads         heads that papers describe, with their sources
     compare_with_published  whether a scan agrees with those papers
-
-Many models and checkpoints:
-
-    sweep                   scan them all, on one machine or many; a stopped sweep resumes
 
 Pictures:
 
