@@ -51,6 +51,13 @@ def main(
         bool,
         typer.Option("--explained", help="Measure how much of the attention the kinds explain."),
     ] = False,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="Your own natural text: .jsonl or .parquet with text, another file of running"
+            " text, or a folder. An interrupted run resumes.  [default: built-in texts]"
+        ),
+    ] = None,
     top: Annotated[
         int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
     ] = 8,
@@ -101,6 +108,8 @@ def main(
                 definitions=definitions,
                 kinds=chosen,
                 explained=explained,
+                text=text,
+                folder=None if text is None else out,
                 progress=step.advance,
             )
             example = probes.repeated(

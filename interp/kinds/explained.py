@@ -10,7 +10,7 @@ the length and no pattern is made.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -19,7 +19,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.kinds.mass import Attention
+from interp.kinds.mass import Attention, folded
 from interp.kinds.targets import NONE, Keys, Tokens, cells, first_token, positions
 
 START = 16
@@ -161,6 +161,16 @@ class Examples:
         )
         return cls(starts[-1], pairs, top.values, queries[kept], lot[kept], engaged, key, on_key)
 
+    def below(self, lots: float) -> "Examples":
+        """Without the queries whose lot is not below `lots`."""
+        kept = self.lot < lots
+        by_query = {name: getattr(self, name)[:, kept] for name in ("engaged", "key", "on_key")}
+        return replace(self, queries=self.queries[kept], lot=self.lot[kept], **by_query)
+
+    def used(self) -> set[int]:
+        """The rows of the pairs and queries."""
+        return {*self.pairs[..., 0].flatten().tolist(), *self.queries[:, 0].tolist()}
+
 
 @dataclass(frozen=True)
 class Explained:
@@ -171,14 +181,14 @@ class Explained:
         outside: All of it.
         on: What lands on each kind's targets that no kind before it has, in the order of kinds.
         even: What `on` would be if `outside` were spread evenly: the null.
-        examples: Single queries.
+        examples: Single queries; None where they are kept elsewhere.
     """
 
     queries: Int[Tensor, " row"]
     outside: Float[Tensor, "row head"]
     on: dict[str, Float[Tensor, "row head"]]
     even: dict[str, Float[Tensor, "row head"]]
-    examples: Examples
+    examples: Examples | None
 
     @classmethod
     def join(cls, parts: "Sequence[Explained]") -> "Explained":
@@ -192,8 +202,17 @@ class Explained:
         queries, outside = (
             torch.cat([getattr(p, name) for p in parts]) for name in ("queries", "outside")
         )
-        examples = Examples.join([part.examples for part in parts])
+        known = [part.examples for part in parts if part.examples is not None]
+        examples = Examples.join(known) if known else None
         return cls(queries, outside, joined("on"), joined("even"), examples)
+
+    def folded(self, rows: int, lots: float) -> "Explained":
+        """The sums of each so many neighbouring rows, as one row."""
+        on, even = (
+            {kind: folded(one, rows) for kind, one in each.items()} for each in (self.on, self.even)
+        )
+        examples = self.examples and self.examples.below(lots)
+        return Explained(folded(self.queries, rows), folded(self.outside, rows), on, even, examples)
 
     @property
     def share(self) -> Float[Tensor, " head"]:

@@ -430,6 +430,16 @@ Attention = FromPattern | FromQK
 """Attention of one layer in either form."""
 
 
+def folded(values: Tensor, rows: int) -> Tensor:
+    """The sums of each so many neighbouring rows.
+
+    Example:
+        >>> folded(torch.tensor([1, 2, 3]), 2).tolist()
+        [3, 3]
+    """
+    return torch.stack([some.sum(0) for some in values.split(rows)])
+
+
 @dataclass(frozen=True)
 class Tally:
     """A quantity summed over the counted queries of each row, for each head of a layer, on the CPU.
@@ -463,6 +473,10 @@ class Tally:
     def join(cls, tallies: "list[Tally]") -> "Tally":
         """The rows of all `tallies`, one after the other."""
         return cls(*(torch.cat([getattr(t, f.name) for t in tallies]) for f in fields(cls)))
+
+    def folded(self, rows: int) -> "Tally":
+        """The sums of each so many neighbouring rows, as one row."""
+        return Tally(*(folded(getattr(self, f.name), rows) for f in fields(self)))
 
     @property
     def mean(self) -> Float[Tensor, " head"]:

@@ -130,6 +130,15 @@ class LayerScores:
             Explained.join(explained) if explained else None,
         )
 
+    def folded(self, rows: int, lots: float) -> "LayerScores":
+        """The sums of each so many neighbouring rows, as one row; sinks are left out.
+
+        Of the examples those stay whose lot is below `lots`.
+        """
+        explained = self.explained and self.explained.folded(rows, lots)
+        tallies = {name: tally.folded(rows) for name, tally in self.tallies.items()}
+        return LayerScores(tallies, self.sink_position[::rows], None, explained)
+
     def measured(self, least: int) -> "LayerScores":
         """The scores without tallies of fewer than `least` queries."""
         enough = {n: t for n, t in self.tallies.items() if int(t.queries.sum()) >= least}

@@ -142,8 +142,9 @@ def record_of(
     for layer, one in by_layer.items():
         for head in range(one.outside.shape[1]):
             name = str(Head(layer, head))
-            examples["unexplained"][name] = _unexplained(one.examples, head, texts_of)
-            examples["engagement"][name] = _engagement(one.examples, head, texts_of)
+            if one.examples is not None:
+                examples["unexplained"][name] = _unexplained(one.examples, head, texts_of)
+                examples["engagement"][name] = _engagement(one.examples, head, texts_of)
     return {"first_query": START, "most_queries": QUERIES, **ends, **examples}
 
 

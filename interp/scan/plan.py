@@ -38,12 +38,12 @@ def row_length(model: "Model", length: int | None = None) -> int:
 
 
 def scan_probes(
-    model: "Model", rows: int, seed: int, length: int, n_bos: int
+    model: "Model", rows: int, seed: int, length: int, n_bos: int, *, texts: bool = True
 ) -> list[probes.Probe]:
     """Random rows that repeat, and half as many of natural text if the model has a tokenizer.
 
-    Rows have `length` tokens, with `n_bos` BOS, and with the token that closes texts if the model
-    is bidirectional.
+    Without `texts` there is no natural text. Rows have `length` tokens, with `n_bos` BOS, and with
+    the token that closes texts if the model is bidirectional.
     """
     bos = model.bos if n_bos else None
     again, least = n_bos == 2 and bos is not None, probes.SHORTEST + 2
@@ -52,12 +52,20 @@ def scan_probes(
     closing = model.closing if n_bos else None
     length -= again + (closing is not None)
     made = [probes.repeated(model.vocabulary, rows=rows, length=length, bos=bos, seed=seed)]
-    natural = text_probe(model, max(1, rows // 2), length, bos)
+    natural = text_probe(model, max(1, rows // 2), length, bos) if texts else None
     made += [natural] if natural is not None else []
-    if closing is not None:
-        made = [probes.extended(probe, closing, front=False) for probe in made]
-    if again and bos is not None:
-        made = [probes.extended(probe, bos, front=True) for probe in made]
+    return framed(model, made, n_bos)
+
+
+def framed(model: "Model", made: list[probes.Probe], n_bos: int) -> list[probes.Probe]:
+    """The rows with the token that closes a bidirectional model's texts, and a second BOS if asked.
+
+    Without BOS neither is added.
+    """
+    if n_bos and model.closing is not None:
+        made = [probes.extended(probe, model.closing, front=False) for probe in made]
+    if n_bos == 2 and model.bos is not None:
+        made = [probes.extended(probe, model.bos, front=True) for probe in made]
     return made
 
 

@@ -1,14 +1,10 @@
 """Every head's scores on your own prompts: `score_prompts`."""
 
 import hashlib
-import json
-import logging
 import math
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from itertools import product, takewhile
@@ -28,12 +24,11 @@ from interp.kinds.scores import LayerScores, Thresholds, as_thresholds, ask
 from interp.kinds.targets import NONE
 from interp.patterns.positions import by_row, counted_in_row
 from interp.scan.measure import Method, measure, method_for, texts_for
+from interp.scan.parts import Parts
 from interp.scan.record import Record
 
 if TYPE_CHECKING:
     from interp.models import Model
-
-LOG = logging.getLogger("interp")
 
 TEXT, NUMBER, WHOLE = "string", "float64", "int64"
 _TYPES = {"model": TEXT, "prompt": WHOLE, "layer": WHOLE, "head": WHOLE, "name": TEXT}
@@ -172,37 +167,20 @@ def score_prompts(
 
     if folder is None:
         return result([score(number) for number in range(len(rows))])
-    # Runs with other settings have another folder, so that they never share parts.
     settings = {name: value for name, value in made_by.items() if name != "off_cpu"}
-    digest = hashlib.sha256(json.dumps(settings, ensure_ascii=False).encode()).hexdigest()
-    parts = Path(folder) / ".parts" / digest[:16]
-    files = [parts / f"{number:06d}.parquet" for number in range(len(rows))]
+    parts = Parts.of(folder, settings, len(rows), ".parquet", "prompts")
     if restart:
-        _remove(parts)
-    if done := sum(file.exists() for file in files):
-        LOG.info("%d of %d prompts are done already", done, len(rows))
-    saved = False
-    try:
-        for number, file in enumerate(files):
-            if not file.exists():
-                with staged(parts) as scratch:
-                    _write(score(number), scratch / file.name)
+        parts.remove()
+    with parts.kept():
+        files = [
+            parts.fill(number, lambda path, number=number: _write(score(number), path))
+            for number in range(len(rows))
+        ]
         scores = result([_read(file) for file in files])
         scores.save(folder)
-        saved = True
-        _remove(parts)
-        return scores
-    except KeyboardInterrupt:
-        done = sum(file.exists() for file in files)
-        kept = f"{done} of {len(rows)} prompts are kept in {folder}: repeat the call to resume"
-        raise KeyboardInterrupt(f"all scores are in {folder}" if saved else kept) from None
-
-
-def _remove(parts: Path) -> None:
-    with suppress(FileNotFoundError):
-        shutil.rmtree(parts)
-    with suppress(OSError):  # Another run has parts there.
-        parts.parent.rmdir()
+        parts.saved = True
+        parts.remove()
+    return scores
 
 
 def prompts_in(source: Any) -> tuple[list[Any], dict[str, str] | None]:

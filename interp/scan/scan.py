@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 
 from interp.errors import Count, InputError, Seed, Whole, checked, quoted
+from interp.files import versions
 from interp.kinds import evidence, probes
 from interp.kinds.builtin import as_kinds, kinds_of
 from interp.kinds.explained import START, Explained
@@ -18,6 +19,8 @@ from interp.kinds.scores import STATISTICS, VALUE_WEIGHTED, LayerScores, Thresho
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
 from interp.scan.explained import columns_of, pairs_in_words, record_of
 from interp.scan.measure import by_definition, measure, method_for, readout_of, texts_for
+from interp.scan.own_text import Cut, measure_text
+from interp.scan.parts import Parts
 from interp.scan.plan import (
     LENGTH,
     NO_TEXT,
@@ -47,6 +50,8 @@ def scan_heads(
     definitions: Collection[str] = (),
     kinds: Any = None,
     explained: bool = False,
+    text: Any = None,
+    folder: Any = None,
     thresholds: Thresholds | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> HeadScan:
@@ -79,8 +84,13 @@ def scan_heads(
             a list of these. By default the six of causal models.
         explained: Whether to measure how much of each head's attention on text the kinds explain:
             `HeadScan.explained`, and the columns `explained...`.
+        text: Natural text of your own instead of the built-in one: texts, or the path of a file
+            (`.jsonl` and `.parquet` with `text`, any other as running text) or of a folder. All of
+            it is run, in rows of `length` tokens, and memory does not grow with it.
+        folder: Folder for what is done of `text`: after an interruption the same call resumes.
         thresholds: Thresholds of the labels; `Thresholds()` if left out.
-        progress: Function called with (layers done, layers in all).
+        progress: Function called with (layers done, layers in all), then with (pieces done,
+            pieces in all) of `text`.
     """
     from interp.models import load_model
     from interp.patterns.definitions import check_names
@@ -99,9 +109,11 @@ def scan_heads(
     chosen = as_kinds(kinds)
     if explained and not kinds_of(causal, chosen).keys() - {"sink"}:
         raise InputError("kinds must have one besides the sink if explained, got none: add some")
-    plan = scan_probes(model, rows, seed, length, bos)
+    plan = scan_probes(model, rows, seed, length, bos, texts=text is None)
+    cut = None if text is None else Cut.of(model, text, length, bos)
     repeated, on_text = plan[0], next(iter(plan[-1].parts))  # Random tokens if there is no text.
-    too_short = on_text != "text" or plan[-1].tokens.shape[1] <= START
+    on_text = on_text if cut is None else "text"
+    too_short = cut is None and (on_text != "text" or plan[-1].tokens.shape[1] <= START)
     unscored = _unscored(model, chosen, on_text)
     if not kinds_of(causal, chosen).keys() - unscored.keys():
         raise InputError(
@@ -119,8 +131,23 @@ def scan_heads(
     if explained and too_short:
         explained, absent["explained"] = False, f"no text of more than {START} tokens was run"
     defined = by_definition(model, repeated, definitions)
-    how = (thresholds, method, on_text, readout, chosen, progress)
-    scores = measure(model, plan, *how, explained=explained)
+    how = (thresholds, method, on_text, readout, chosen)
+    scores = measure(model, plan, *how, progress, explained=explained)
+    texts = [row for probe in plan if "text" in probe.parts for row in probe.tokens]
+    text_rows, parts = dict(enumerate(texts)), None
+    if cut is not None:
+        settings = _settings(model, cut, chosen, thresholds, method)
+        settings |= {"quick": quick, "explained": explained, "seed": seed}
+        if folder is not None:
+            parts = Parts.of(folder, settings, cut.pieces, ".safetensors", "parts of text")
+        of_text, text_rows = measure_text(
+            model,
+            cut,
+            lambda some: measure(model, some, *how, explained=explained),
+            () if quick else {kind.null_part for kind in chosen.values()},
+            **{"seed": seed, "parts": parts, "progress": progress},
+        )
+        scores |= of_text
     scored_on = {name: kind.part for name, kind in kinds_of(causal, chosen).items()}
     scored_on |= dict.fromkeys(STATISTICS, on_text)
     verdicts, others = _judge(model, repeated, scores, thresholds, scored_on, chosen, unscored)
@@ -145,15 +172,30 @@ def scan_heads(
         thresholds=asdict(thresholds),
     )
     made_by |= {"quick": quick, "left_out": absent}
+    made_by |= {} if cut is None else {"text": cut.record()}
     if explained:
         joined = {n: LayerScores.join(parts).explained for n, parts in scores["text"].items()}
-        (text,) = (probe for probe in plan if "text" in probe.parts)
         by_layer = {layer: one for layer, one in sorted(joined.items()) if one is not None}
-        made_by["explained"] = record_of(by_layer, lambda row: model.texts_of(text.tokens[row]))
+        made_by["explained"] = record_of(by_layer, lambda row: model.texts_of(text_rows[row]))
         pairs = made_by["explained"]["unexplained"]
         for other, verdict in zip(others, verdicts, strict=True):
             other["unexplained"] = pairs_in_words(pairs[str(verdict.head)])
-    return HeadScan.of(verdicts, others, made_by, kinds=tuple(chosen.values()))
+    scan = HeadScan.of(verdicts, others, made_by, kinds=tuple(chosen.values()))
+    if parts is not None:
+        parts.remove()
+    return scan
+
+
+def _settings(
+    model: "Model", cut: Cut, kinds: Mapping[str, Kind], thresholds: Thresholds, method: str
+) -> dict[str, Any]:
+    """What decides the scores on your own text."""
+    return {
+        **Record.identity(model),
+        **{"text": cut.record(), "method": method, "thresholds": asdict(thresholds)},
+        **{"kinds": {name: kind.record() for name, kind in kinds.items()}, "n_bos": cut.n_bos},
+        "versions": versions(),
+    }
 
 
 def _unscored(model: "Model", kinds: Mapping[str, Kind], on_text: str) -> dict[str, str]:

@@ -182,7 +182,10 @@ def test_a_damaged_part_is_refused(model, tmp_path, change):
 
 @pytest.mark.parametrize(
     ("place", "message"),
-    [("interp.scan.prompts.PromptScores.save", "3 of 3"), ("interp.scan.prompts._remove", "all")],
+    [
+        ("interp.scan.prompts.PromptScores.save", "3 of 3"),
+        ("interp.scan.parts.Parts.remove", "all"),
+    ],
 )
 def test_an_interrupt_after_the_last_prompt_names_what_is_kept(
     model, tmp_path, monkeypatch, place, message
