@@ -19,7 +19,8 @@ What heads do to the output:
 
     tasks                   prompts with known answers, clean and corrupted: ioi, from_file, ...
     logit_difference        a metric: the logit of the right answer minus that of the wrong one
-    patch                   a head's clean z, q, k, v or pattern in the corrupted run: `HeadEffects`
+    patch                   a head's clean z, q, k, v or pattern in corrupted runs: `HeadEffects`
+    attribute               the same from gradients, for all heads in a few passes: `HeadEffects`
     ablate                  each head taken out, on any prompts and any metric: `HeadEffects`
     verify                  remove the heads of each label; compare with random heads
     ablated                 the model without some heads, inside a `with` block
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from interp.effects import tasks as tasks
     from interp.effects.ablate import ablated as ablated
     from interp.effects.ablate_map import ablate as ablate
+    from interp.effects.attribute import attribute as attribute
     from interp.effects.head_effects import HeadEffects as HeadEffects
     from interp.effects.metrics import logit_difference as logit_difference
     from interp.effects.patch import patch as patch
@@ -116,6 +118,7 @@ _HOME = {
     "Why": "effects.why",
     "ablate": "effects.ablate_map",
     "ablated": "effects.ablate",
+    "attribute": "effects.attribute",
     "attention_patterns": "models.hooks",
     "build_circuit": "circuits.build",
     "classify_heads": "patterns.classify",

@@ -32,7 +32,7 @@ _WIDTH = 1.96 * 1.4826
 _LEAST = 8
 """Rows that a band needs."""
 
-_NUMBERS = ("effect", "low", "high", "random_low", "random_high")
+_NUMBERS = ("effect", "low", "high", "random_low", "random_high", "exact")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,15 +54,19 @@ class HeadEffects(Saved):
         )
         made = {"model": "a model", "what": "heads", "unit": "", **self.made_by}
         what = f"{made['model']}: {made['what']}, {len(self.frame)} heads"
-        return f"HeadEffects({what}, {made['unit']}; strongest: {', '.join(largest)})"
+        about = f"{what}, {made['unit']}; strongest: {', '.join(largest)}"
+        if (checked := made.get("agreement")) and checked["pearson"] is not None:
+            correlated = f"correlation {checked['pearson']:.2f}, of ranks {checked['spearman']:.2f}"
+            about += f"; next to exact patching of the top {checked['heads']}: {correlated}"
+        return f"HeadEffects({about})"
 
     def to_frame(self) -> pd.DataFrame:
         """A table with a row for each head, by layer.
 
         Columns: `layer`, `head`, `name`; `what` was replaced and at which `position`, if the map
         has them; `effect`; `low` and `high`, its 95 % interval over prompts (bootstrap);
-        `random_low` and `random_high`, the band of an ordinary head. `made_by["unit"]` has the
-        unit.
+        `random_low` and `random_high`, the band of an ordinary head; of `interp.attribute` also
+        `exact`, the effect by patching. `made_by["unit"]` has the unit.
 
         Most heads do nothing in a task, so the bulk of a map shows which effects occur where there
         is nothing to find: an empirical null (Efron 2004). The band is the median effect of all

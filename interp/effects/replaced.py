@@ -7,7 +7,7 @@ and the model computes the logits after the last token alone if the metric needs
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,10 @@ from interp.effects.metrics import Metric
 from interp.errors import InputError
 from interp.heads import Head
 from interp.kinds.mass import FromQK
-from interp.kinds.targets import NONE
 from interp.models import Model, alone, cheap_forward, evaluating
 from interp.models.families import layer_modules
 from interp.models.model import check_causal
+from interp.models.reading import Call
 from interp.models.rows import rows_by_length
 from interp.models.stream import Visit, streaming
 
@@ -36,6 +36,9 @@ Change = Mapping[Head, Sequence[Tensor]]
 
 _TOKENS = 2048
 """Tokens that run at once, if a prompt is not longer."""
+
+_GRADED = 512
+"""Tokens that run at once with gradients, which keep what every layer computed."""
 
 _LOGITS = 2**26
 """Logits that are kept at once, unless a single head needs more."""
@@ -51,13 +54,17 @@ class Group:
         z: Output of the heads, by layer.
         attention: Queries, keys and values, by layer, if the prompts are streamed.
         left: What each layer returned.
+        logits: Logits after the last token.
+        entered: Stream that entered the first layer.
     """
 
     rows: list[int]
     tokens: Int[Tensor, "batch pos"]
-    z: Outputs = field(default_factory=dict)
-    attention: dict[int, FromQK] = field(default_factory=dict)
-    left: dict[int, Any] = field(default_factory=dict)
+    z: Outputs
+    attention: dict[int, FromQK]
+    left: dict[int, Any]
+    logits: Float[Tensor, "batch 1 id"]
+    entered: Float[Tensor, "batch pos d_model"] | None = None
 
 
 def change_to(outputs: Sequence[Outputs], heads: Iterable[Head]) -> Change:
@@ -88,7 +95,7 @@ class Prompts:
         self.groups = [
             _group(model, rows, tokens[rows, :n], streamed) for rows, n in _batches(tokens)
         ]
-        self._skippable = _skippable(model, tokens)
+        self._skippable: dict[int, bool] = {}
 
     def metric(self) -> Float[Tensor, " batch"]:
         """The metric of each prompt, with no output replaced."""
@@ -122,8 +129,53 @@ class Prompts:
                     progress(len(values), len(changes))
         return torch.stack([values[index] for index in range(len(changes))])
 
+    def gradients(self, source: "Prompts", shares: Sequence[float]) -> list[Outputs]:
+        """The gradient of each prompt's metric at the outputs of its heads: one for each group.
+
+        The mean over runs whose stream enters the first layer with a share of that of `source`, of
+        the same lengths, and the rest of its own. A share of 0 is the prompts as they are.
+        """
+        model, every = self._model, self._logits([{}])[0]
+        sums = [{i: torch.zeros_like(z) for i, z in group.z.items()} for group in self.groups]
+        for total, theirs, group in zip(sums, source.groups, self.groups, strict=True):
+            assert group.entered is not None
+            assert theirs.entered is not None
+            own, away = group.entered, theirs.entered - group.entered
+            for some in torch.arange(len(own)).split(max(1, _GRADED // own.shape[1])):
+                rows = [group.rows[index] for index in some]
+                for share in shares:
+                    z: Outputs = {}
+                    stream = (own[some] + share * away[some]).requires_grad_()
+                    with ExitStack() as changed:
+                        changed.enter_context(_entering(model, stream))
+                        edits = _editing(model, {*group.z}, z.__setitem__, self.streamed)
+                        changed.enter_context(edits)
+                        logits = _run(model, group.tokens[some], self._only_last, grad=True)
+                    of_rows = every.clone()
+                    of_rows[rows, : logits.shape[1]] = logits
+                    with torch.enable_grad():
+                        values = _checked(self._metric(of_rows, self.tokens), self.tokens)
+                        values = values[rows].sum() / len(shares)
+                    if not values.requires_grad:
+                        raise InputError("metric must be differentiable, got one without gradient")
+                    options: Any = {"allow_unused": True, "materialize_grads": True}
+                    found = torch.autograd.grad(values, [*z.values()], **options)
+                    for layer, gradient in zip(z, found):
+                        total[layer][some] += gradient
+        return sums
+
     def _measured(self, changes: Sequence[Change]) -> Float[Tensor, "change batch"]:
         """The metric under each of `changes`, which start in the same layer; `{}` is none."""
+        every = self._logits(changes)
+        values = [_checked(self._metric(each, self.tokens), self.tokens) for each in every]
+        return torch.stack(values).double().cpu()
+
+    def _can_skip(self, layer: int) -> bool:
+        if layer not in self._skippable:
+            self._skippable[layer] = _skippable(self._model, self.groups[0], layer)
+        return self._skippable[layer]
+
+    def _logits(self, changes: Sequence[Change]) -> Float[Tensor, "change batch _ id"]:
         model, copies = self._model, len(changes)
         layers = {head.layer for change in changes for head in change}
         first = min(layers, default=model.attending[-1])
@@ -139,7 +191,7 @@ class Prompts:
                             rows[:, :, head.head] = new[index].to(z)
 
             with ExitStack() as changed:
-                if first in self._skippable:
+                if self._can_skip(first):
                     changed.enter_context(_skipping(model, first, group.left, copies))
                 changed.enter_context(_editing(model, layers, replace, self.streamed))
                 logits = _run(model, group.tokens.repeat(copies, 1), self._only_last)
@@ -149,8 +201,7 @@ class Prompts:
                 every = logits.new_full(shape, torch.nan)
             every[:, group.rows, : logits.shape[1]] = logits.unflatten(0, (copies, size))
         assert every is not None
-        values = [_checked(self._metric(each, self.tokens), self.tokens) for each in every]
-        return torch.stack(values).double().cpu()
+        return every
 
 
 def last_logits(model: Model, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch id"]:
@@ -173,18 +224,39 @@ def _group(
     model: Model, rows: list[int], tokens: Int[Tensor, "batch pos"], streamed: bool = False
 ) -> Group:
     """Run prompts of equal length, and keep what their layers computed."""
-    group = Group(rows, tokens)
 
     def keep(layer: int, module: Any, inputs: Any, output: Any) -> None:
-        group.left[layer] = output
+        left[layer] = output
 
-    edit, visit = group.z.__setitem__, group.attention.__setitem__
+    def enter(module: Any, args: Any, options: Any) -> None:
+        entered.append(Call(args, options).read)
+
+    left, entered = {}, []
+    z, attention = {}, {}
+    visit = attention.__setitem__
     with ExitStack() as hooks:
-        hooks.enter_context(_editing(model, set(model.attending), edit, streamed, visit))
+        hooks.enter_context(_editing(model, {*model.attending}, z.__setitem__, streamed, visit))
         for layer, module in _layers(model).items():
             hooks.callback(module.register_forward_hook(partial(keep, layer)).remove)
-        _run(model, tokens, True)
-    return group
+            if not layer:
+                hooks.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        logits = _run(model, tokens, True)
+    return Group(rows, tokens, z, attention, left, logits, *entered[:1])
+
+
+@contextmanager
+def _entering(model: Model, stream: Float[Tensor, "batch pos d_model"]) -> Iterator[None]:
+    """Let `stream` enter the first layer."""
+
+    def enter(module: Any, args: Any, options: Any) -> Any:
+        return Call(args, options).on(stream)
+
+    hook = _layers(model)[0].register_forward_pre_hook(enter, with_kwargs=True)
+    with alone(model.plain):
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
 @contextmanager
@@ -220,14 +292,14 @@ def _checked(values: Any, tokens: Tensor) -> Tensor:
 
 
 def _run(
-    model: Model, tokens: Int[Tensor, "batch pos"], only_last: bool
+    model: Model, tokens: Int[Tensor, "batch pos"], only_last: bool, grad: bool = False
 ) -> Float[Tensor, "batch _ id"]:
     check_causal(model)
     ids, runs = tokens.to(model.device), model.plain if model.given is None else model.given
     options = cheap_forward(model.inner)
     if not only_last:
         options.pop("logits_to_keep", None)
-    with torch.no_grad(), evaluating(runs):
+    with torch.set_grad_enabled(grad), evaluating(runs):
         if model.given is None:
             logits = runs(ids, **options).logits
         else:
@@ -263,22 +335,17 @@ def _forward_back(module: nn.Module, forward: Any) -> None:
         module.forward = forward
 
 
-def _skippable(model: Model, tokens: Int[Tensor, "batch pos"]) -> set[int]:
-    """The layers below which others can be skipped: the first prompt gives the same logits then.
+def _skippable(model: Model, group: Group, layer: int) -> bool:
+    """Whether the layers below `layer` can be skipped: a prompt gives the same logits then.
 
     It does not where a layer reads more of an earlier one than the stream, such as its keys.
     """
     if model.plain is None:
-        return set()
-    one = _group(model, [0], tokens[:1, : int((tokens[0] != NONE).sum())])
-    whole = _run(model, one.tokens, True)
-    found = set()
-    for layer in _layers(model):
-        try:
-            with _skipping(model, layer, one.left, 1):
-                logits = _run(model, one.tokens, True)
-        except Exception:  # Whatever it is that is missing: the whole model runs instead.
-            continue
-        if torch.allclose(logits, whole, rtol=1e-4, atol=1e-4):
-            found.add(layer)
-    return found
+        return False
+    left = tree_map(lambda value: value[:1] if torch.is_tensor(value) else value, group.left)
+    try:
+        with _skipping(model, layer, left, 1):
+            logits = _run(model, group.tokens[:1], True)
+    except Exception:  # Whatever it is that is missing: the whole model runs instead.
+        return False
+    return torch.allclose(logits, group.logits[:1], rtol=1e-4, atol=1e-4)

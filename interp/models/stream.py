@@ -187,7 +187,8 @@ def outputs_of(
     """What the heads of a streamed layer put out with other queries, keys or values."""
     query = rearrange(q.to(v.dtype), "b q kv g d -> b (kv g) q d")
     key = k.to(v.dtype).transpose(1, 2)
-    out, _ = _fused(query, key, v.transpose(1, 2), attention.scale, attention.options())
+    with torch.no_grad():
+        out, _ = _fused(query, key, v.transpose(1, 2), attention.scale, attention.options())
     return out.transpose(1, 2)
 
 
@@ -196,7 +197,8 @@ def _fused(
 ) -> tuple[Float[Tensor, "batch head pos d_value"], Float[Tensor, "batch head pos"]]:
     """Heads' outputs and log-sum-exps, by the fused kernel where it can."""
     plain = all(option is None for option in options.values())
-    if plain and query.device.type in FUSED_ON and query.shape[-1] == value.shape[-1]:
+    plain = plain and query.shape[-1] == value.shape[-1] and not torch.is_grad_enabled()
+    if plain and query.device.type in FUSED_ON:
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return fused(query, key, value, 0.0, True, attn_mask=None, scale=scale)
     tiled = by_tiles(query, key, value, scale, **options)

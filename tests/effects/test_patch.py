@@ -66,7 +66,7 @@ def test_nothing_depends_on_what_is_skipped_or_runs_together(monkeypatch):
     model.plain.model.layers[0].mlp.register_forward_hook(lambda *_: ran.append(1))
     interp.patch(model, clean, corrupted, metric("llama"), heads="L1H0")
     skipped = len(ran)
-    monkeypatch.setattr(engine, "_skippable", lambda model, tokens: set())
+    monkeypatch.setattr(engine, "_skippable", lambda *_: False)
     monkeypatch.setattr(engine, "_TOKENS", 9)
     assert (
         interp.patch(model, clean, corrupted, metric("llama")).matrix() - together
@@ -82,7 +82,7 @@ def test_layers_are_not_skipped_where_that_would_change_the_result(monkeypatch):
     model = interp.load_model(tiny("llama"))
     model.plain.model.layers[0].register_forward_hook(lambda module, inputs, output: 2 * output)
     maps = [interp.patch(model, *prompts(), metric("llama")).matrix()]
-    monkeypatch.setattr(engine, "_skippable", lambda model, tokens: set())
+    monkeypatch.setattr(engine, "_skippable", lambda *_: False)
     maps.append(interp.patch(model, *prompts(), metric("llama")).matrix())
     assert (maps[0] - maps[1]).abs().max().max() < 1e-4
 
