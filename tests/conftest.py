@@ -8,6 +8,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from places import ROOT
 
+pytest_plugins = ["typed"]
+
 # torch is imported where it is used, so that the process that only hands out tests starts at once.
 
 
