@@ -11,7 +11,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 GROUND = "ground"
 """The modules directly under interp/, drawn as one room."""
 
-COLUMNS = {"circuits": 0, "effects": 0, "sweeps": 1, "trust": 2, "show": 3}
+COLUMNS = {"circuits": 0, "sweeps": 1, "show": 1, "trust": 2}
 """Column of each room that shares its floor; the others are as wide as the picture."""
 
 WIDTH, HEIGHT, GAP, MARGIN = 900, 58, 22, 16
@@ -63,7 +63,8 @@ def svg() -> str:
     boxes = {}
     for room in rooms:
         users = [floor(user) for user in ROOMS if room in nearest(user)]
-        upper = max(floor(room), min(users, default=0) - 1)
+        across_all = [floor(r) for r in ROOMS if r not in COLUMNS and floor(r) > floor(room)]
+        upper = max(floor(room), min([*users, *across_all], default=0) - 1)
         across = 1 + max(COLUMNS.values()) if room in COLUMNS else 1
         width = (WIDTH - 2 * MARGIN - (across - 1) * GAP) / across
         x = MARGIN + COLUMNS.get(room, 0) * (width + GAP)

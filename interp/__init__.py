@@ -7,6 +7,7 @@ From a model to labels:
     attention_patterns      the attention patterns of a model on one text
     score_prompts           score every head on your own prompts: `PromptScores`
     sweep                   scan many models and checkpoints, on one machine or several
+    trajectories            when each kind of head forms, from a sweep over checkpoints
 
 From attention patterns to labels, without a model:
 
@@ -55,8 +56,7 @@ Classes:
     Thresholds              every number that decides a label
     InputError              the exception for wrong arguments and files
 
-`help(interp.scan_heads)` shows one of them in full, `docs/architecture.md` how the rooms
-below fit together. Importing `interp` imports nothing else; each name is loaded on first use.
+`help(interp.scan_heads)` shows one in full; `docs/architecture.md` explains the rooms below.
 """
 
 from importlib import import_module
@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from interp.show.pages.gallery import gallery as gallery
     from interp.show.pages.page import Gallery as Gallery
     from interp.sweeps.sweep import sweep as sweep
+    from interp.sweeps.trajectories import trajectories as trajectories
     from interp.trust.published import compare_with_published as compare_with_published
     from interp.trust.published import published_heads as published_heads
     from interp.weights.folded import composition_scores as composition_scores
@@ -138,6 +139,7 @@ _HOME = {
     "scores_by_definition": "patterns.definitions",
     "sweep": "sweeps.sweep",
     "tasks": "effects.tasks",
+    "trajectories": "sweeps.trajectories",
     "verify": "effects.verify",
     "why": "effects.why",
 }

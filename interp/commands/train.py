@@ -2,7 +2,8 @@
 
 Writes to the folder OUT the model (config.json, model.safetensors; interp.load_model reads it),
 training.json (settings, losses in nats and every head's scores during training, labels at the end),
-the figure phase_change, and checkpoint.safetensors. After a stop the same command resumes from the
+the figure phase_change, and checkpoint.safetensors. With CHECKPOINTS it also writes the models on
+the way, which interp sweep scans. After a stop the same command resumes from the
 checkpoint, and with more STEPS it continues a finished run; the result is the same to the bit.
 
 Examples:
@@ -36,6 +37,12 @@ def main(
         str,
         typer.Option(help="varying, or as controls fixed (one for all rows) or none (no repeat)."),
     ] = "varying",
+    checkpoints: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of models on the way, as folders OUT/checkpoint-STEP for a sweep."
+        ),
+    ] = 0,
     beside: Annotated[
         list[Path] | None,
         typer.Option(help="Folder of a finished run to draw next to this one; at most two."),
@@ -76,6 +83,9 @@ def main(
     with command.progress(f"training from step {run.step}") as step:
         try:
             while run.step < steps:
+                if checkpoints and run.step % max(1, steps // checkpoints) == 0:
+                    folder = out / f"checkpoint-{run.step}"
+                    models.save(interp.load_model(model, name=folder.name), folder)
                 if run.step % LOOK_EVERY == 0:
                     run.look()
                     step.advance(run.step, steps)

@@ -1,1 +1,1 @@
-"""Many models, checkpoints and prompts: `sweep`, its units and workers, and trajectories."""
+"""Many models and checkpoints: units, workers, trajectories."""

@@ -11,7 +11,8 @@ OPTIONS = ("--period", "none", "--format", "svg")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("two-layer")
-    done = invoke("train_two_layer", "--steps", 2, *OPTIONS, "--out", out)
+    options = (*OPTIONS, "--checkpoints", 2)
+    done = invoke("train_two_layer", "--steps", 2, *options, "--out", out)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -21,6 +22,9 @@ def test_a_run_writes_a_model_that_opens_its_record_and_its_figure(finished):
         *("config.json", "model.safetensors", "training.json"),
         *("phase_change.svg", "checkpoint.safetensors"),
     }
+    folders = [finished / f"checkpoint-{step}" for step in (0, 1)]
+    first, model = (interp.load_model(folder).digest for folder in folders)
+    assert first != model
     model = interp.load_model(finished)
     assert (model.n_layers, model.n_heads, model.n_ctx, model.bos) == (2, 4, 65, 0)
     record = json.loads((finished / "training.json").read_text(encoding="utf-8"))

@@ -26,4 +26,7 @@ from interp.show.figures.scores import score_by_layer as score_by_layer
 from interp.show.figures.scores import score_mosaic as score_mosaic
 from interp.show.figures.style import save_figure as save_figure
 from interp.show.figures.style import save_figures as save_figures
+from interp.show.figures.sweeps import emergence_curves as emergence_curves
+from interp.show.figures.sweeps import layer_map as layer_map
+from interp.show.figures.sweeps import model_comparison as model_comparison
 from interp.show.figures.words import legible as legible

@@ -1,0 +1,62 @@
+"""Figures of sweeps show the scores, onsets, layers and labels of their table."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from interp.show.figures import emergence_curves, layer_map, model_comparison, save_figure
+from interp.sweeps.trajectories import Trajectories
+
+STEPS = (0, 100, 200)
+ONSETS = {"a": 100, "b": 200}
+
+
+def row(model, step, layer):
+    """The head of layer 1 becomes an induction head, that of layer 0 stays a sink."""
+    formed = step >= ONSETS[model] and layer == 1
+    scores = {"induction": 0.9 if formed else 0.05, "sink": 0.7 if layer == 0 else 0.2}
+    label = "sink" if layer == 0 else "induction" if formed else "mixed"
+    around = {f"{k}_low": x - 0.02 for k, x in scores.items()}
+    around |= {f"{k}_high": x + 0.02 for k, x in scores.items()}
+    around |= {f"{k}_null_99": 0.3 for k in scores} | {f"{k}_chance": 0.05 for k in scores}
+    head = {"layer": layer, "head": 0, "name": f"L{layer}H0", "failed": None}
+    labels = {"model": model, "revision": f"checkpoint-{step}", "step": step}
+    return {**labels, **head, **scores, **around, "label": label, "labels": [label]}
+
+
+@pytest.fixture(scope="module")
+def over():
+    return Trajectories.of(
+        pd.DataFrame([row(m, step, layer) for m in ONSETS for step in STEPS for layer in (0, 1)])
+    )
+
+
+def test_emergence_curves_draw_the_strongest_heads_their_nulls_and_onsets(over, tmp_path):
+    figure = emergence_curves(over)
+    induction, sink = figure.axes
+    assert induction.get_title(loc="left") == "induction: 150 [100, 200]"
+    assert sink.get_title(loc="left") == "sink: 0 [0, 0]"
+    lines = [line for line in induction.lines if len(line.get_xdata()) == 3]
+    assert [line.get_ydata().tolist() for line in lines] == [[0.05, 0.9, 0.9], [0.05, 0.05, 0.9]]
+    marks = [line.get_xdata()[0] for line in induction.lines if len(line.get_xdata()) == 1]
+    assert marks == [100, 200]
+    save_figure(figure, tmp_path / "curves.svg")
+
+
+def test_the_layer_map_shows_each_layers_strongest_head_of_one_model_or_the_mean(over):
+    def cells(figure):
+        return np.asarray(figure.axes[0].images[0].get_array())
+
+    np.testing.assert_allclose(cells(layer_map(over, "b")), [[0.05] * 3, [0.05, 0.05, 0.9]])
+    mean = layer_map(over)
+    np.testing.assert_allclose(cells(mean)[1], [0.05, 0.475, 0.9])
+    assert any("mean of 2 models" in text.get_text() for text in mean.texts)
+
+
+def test_models_side_by_side_have_their_labels_scores_and_nulls(over):
+    figure = model_comparison(over)
+    shares, induction, _ = figure.axes
+    assert [bar.get_width() for bar in shares.patches] == [0.5] * 4
+    assert [label.get_text() for label in shares.get_yticklabels()] == ["a", "b"]
+    assert [bar.get_width() for bar in induction.patches] == [0.3, 0.3]
+    assert induction.lines[0].get_xdata().tolist() == [0.9, 0.9]
