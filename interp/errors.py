@@ -20,6 +20,14 @@ class InputError(ValueError):
 
     Scripts print it in one line and exit with code 2. Any other exception is a fault of this
     package and keeps its traceback.
+
+    Example:
+        >>> import interp
+        >>> try:
+        ...     interp.Head.parse("layer 5")
+        ... except interp.InputError:
+        ...     print("refused")
+        refused
     """
 
 

@@ -42,6 +42,14 @@ class HeadEffects(Saved):
     Attributes:
         frame: Table as `to_frame` returns it.
         made_by: Model, prompts as token ids, metric, what was replaced by what, seed, versions.
+
+    Example:
+        >>> import interp, torch
+        >>> toy = interp.build_circuit("absolute", vocabulary=16, length=16)
+        >>> metric = interp.logit_difference(right=[6], wrong=[9])
+        >>> effects = interp.ablate(toy, torch.tensor([[0, 5, 6, 7, 5]]), metric, how="zero")
+        >>> effects.matrix().shape
+        (2, 8)
     """
 
     frame: pd.DataFrame

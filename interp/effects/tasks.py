@@ -3,6 +3,13 @@
 The two prompts of a pair have the same number of tokens, so that an activation of one run has its
 place in the other. The corrupted prompt makes the wrong answer the right one.
 `interp.effects.templates` has the words and templates of the tasks that are built in.
+
+Example:
+    >>> import interp
+    >>> toy = interp.build_circuit("absolute", vocabulary=1024, length=33)
+    >>> task = interp.tasks.repeats(toy, 4)
+    >>> task.solved(toy)  # Share of prompts with the right answer above the wrong one.
+    1.0
 """
 
 import csv

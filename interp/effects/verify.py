@@ -247,6 +247,14 @@ def verify(
     Returns:
         Effects in nats per token with 95 % intervals over rows, those of the random draws, and
         a verdict for each label.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> scan = interp.scan_heads(toy, rows=2)
+        >>> found = verify(toy, scan, kinds="induction", rows=2, draws=2, methods=["zero"])
+        >>> found.labels["induction"].heads
+        (L1H5,)
     """
     if not methods or not set(methods) <= set(METHODS):
         raise InputError(f"methods must be among {', '.join(METHODS)}, got {list(methods)}")

@@ -71,6 +71,13 @@ class Why(Saved):
         scores: The same for the score itself, whose terms the other keys may share.
         checks: What happens without some parts; columns in `interp.why`.
         made_by: Model, token ids and texts, attention, versions.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=16, length=16)
+        >>> why = interp.why(toy, torch.tensor([[0, 5, 6, 7, 5]]), "L1H5", query=4)
+        >>> why.terms.index[0]  # Parts at the query, the largest first.
+        'own bias'
     """
 
     head: Head

@@ -49,6 +49,13 @@ class Kind:
         opposite: Label of such a head that pushes the right next token down.
         forced: Label of a head that the architecture alone makes this kind.
         source: Paper that describes it.
+
+    Example:
+        >>> import interp
+        >>> from interp.kinds.targets import previous_token
+        >>> before = interp.Kind("before", lambda tokens, texts: previous_token(tokens), on="text")
+        >>> before.threshold  # Excess over even attention for the label.
+        0.4
     """
 
     name: str

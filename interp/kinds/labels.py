@@ -72,6 +72,14 @@ class HeadLabel:
             label without a score.
         borderline: Kinds whose score is so near to the threshold or null that it may be on either
             side: within .01 (of a bfloat16 model .02), or within its interval, if there is one.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> patterns = interp.attention_patterns(toy, [[0, *range(5, 15), *range(5, 15)]])
+        >>> label = interp.classify_heads(patterns)[13]
+        >>> label.head, label.label
+        (L1H5, 'induction')
     """
 
     head: Head

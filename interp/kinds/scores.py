@@ -66,6 +66,10 @@ class Thresholds:
             than the first token a sink (see `interp.kinds.sinks`).
         sink_queries: Least number of later queries for a sink column.
         min_queries: Least number of counted queries for a score.
+
+    Example:
+        >>> Thresholds(induction=0.5).induction
+        0.5
     """
 
     induction: float = KINDS["induction"].threshold

@@ -74,6 +74,13 @@ def load_model(
     Raises:
         InputError: If the model cannot be loaded. Weights are read from safetensors or GGUF
             only, never unpickled, and code that comes with a model is never run.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> model = load_model(toy.plain, name="toy")  # Or "gpt2", a folder, a .gguf file.
+        >>> model.name, model.n_layers, model.n_heads
+        ('toy', 2, 8)
     """
     number_type = str(dtype).removeprefix("torch.")
     if number_type not in _DTYPES:

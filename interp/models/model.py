@@ -49,6 +49,12 @@ class Model:
         direction: `causal`; `both ways`, as BERT; or `encoder-decoder`, as T5.
         off_cpu: Largest difference of an attention probability from the CPU; None: not compared.
         given: A bridge made elsewhere.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> toy.to_tokens([[0, 5, 6]])
+        tensor([[0, 5, 6]])
     """
 
     plain: Any

@@ -78,6 +78,12 @@ def read_patterns(
         `[layer, batch, head, query, key]` in float32 with its `tokens` and `layers`;
         its `texts` are the ids where no tokenizer is known. Rows of padding are 0. A warning
         lists heads that are not finite, which stay as they are.
+
+    Example:
+        >>> import torch
+        >>> even = torch.ones(2, 4, 4).tril() / torch.arange(1, 5)[:, None]
+        >>> read_patterns(even, [0, 5, 6, 7]).shape  # One layer, one row, two heads.
+        torch.Size([1, 1, 2, 4, 4])
     """
     ran = take(source, tokens)
     options = {"learned_sinks": learned_sinks, "causal": causal}

@@ -105,6 +105,13 @@ class AttentionPatterns(Tensor, metaclass=_OwnNames):
 
     A tensor: what is computed from it is a plain one. Rows of padding are 0. Its text is one
     line that says what it holds; `patterns[0]` shows numbers.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> patterns = interp.attention_patterns(toy, [[0, 5, 6, 5]])
+        >>> patterns.shape, patterns.tokens.tolist()
+        (torch.Size([2, 1, 8, 4, 4]), [[0, 5, 6, 5]])
     """
 
     ran: Ran = Ran(tokens=torch.empty(0, 0, dtype=torch.long))

@@ -46,6 +46,13 @@ class PromptScores:
             `chance` that of attention spread evenly; `queries` is the number of positions counted.
         made_by: Model, prompts (of each its tokens, opening BOS, positions that count, and
             reasons for absent kinds), their file, method, thresholds and versions.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> scores = interp.score_prompts(toy, [[0, *range(5, 15), *range(5, 15)]])
+        >>> scores.to_frame()["prompt"].unique().tolist()
+        [0]
     """
 
     frame: pd.DataFrame
@@ -138,6 +145,13 @@ def score_prompts(
         thresholds: Widths and least numbers of queries; the rest has no effect here.
         restart: Whether to discard the prompts that a stopped run has done.
         progress: Function called with (prompts done, prompts in all).
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> scores = score_prompts(toy, [[0, *range(5, 15), *range(5, 15)]])
+        >>> scores.strongest().set_index("score")["name"]["induction"]
+        'L1H5'
     """
     from interp.models import load_model
 

@@ -91,6 +91,12 @@ def scan_heads(
         thresholds: Thresholds of the labels; `Thresholds()` if left out.
         progress: Function called with (layers done, layers in all), then with (pieces done,
             pieces in all) of `text`.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> scan_heads(toy, rows=2, quick=True).heads("induction")
+        [L1H5]
     """
     from interp.models import load_model
     from interp.patterns.definitions import check_names

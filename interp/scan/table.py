@@ -52,6 +52,13 @@ class HeadScan:
         made_by: Model, token ids of the probes, seed, thresholds and versions; `left_out` has
             the absent columns and why they are absent.
         own: Kinds of your own, whose rules a file cannot hold.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> scan = interp.scan_heads(toy, rows=2, quick=True)
+        >>> scan.heads("induction"), scan.to_frame().shape[0]
+        ([L1H5], 16)
     """
 
     frame: pd.DataFrame

@@ -67,6 +67,15 @@ def compare_with_published(scan: HeadScan, model: str | None = None) -> pd.DataF
 
     Raises:
         InputError: If nothing is published for the model, or the scan does not name its model.
+
+    Example:
+        >>> import interp
+        >>> from interp.kinds.labels import HeadLabel
+        >>> head, label = interp.Head(5, 1), "induction"
+        >>> scan = interp.HeadScan.of([HeadLabel(head, label, (label,), {label: 0.9}, {})])
+        >>> table = compare_with_published(scan, "gpt2")
+        >>> table.loc[table["name"] == "L5H1", "agrees"].tolist()
+        [True]
     """
     name = model or scan.made_by.get("model")
     if not name:

@@ -87,6 +87,12 @@ def composition_scores(model: Any, *, distance: Distance = 0, fold: bool = True)
         model: `Model`, or anything that `load_model` accepts.
         distance: Tokens from query back to key, where positions are rotary.
         fold: Whether to fold norms in; without it the numbers are those of TransformerLens.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> composition_scores(toy).strongest("K")["earlier"].iloc[0]  # The previous-token head.
+        'L0H3'
     """
     model = load_model(model)
     weights = head_weights(model, fold=fold)

@@ -62,6 +62,14 @@ def gallery(
         limit: Largest size of the page in millions of bytes. A larger page keeps the strongest
             heads of each label, and says so. A prompt of more than 1,024 tokens is cut to the
             first 1,024, which changes no weight on the page.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> patterns = interp.attention_patterns(toy, [[0, *range(5, 15), *range(5, 15)]])
+        >>> page = gallery(interp.classify_heads(patterns), patterns)
+        >>> page.head("L1H5").to_html()[:15]  # `save` writes it.
+        '<!doctype html>'
     """
     prompts = prompts_of(patterns, tokens, texts, layers, causal=causal)
     cross = any(prompt.keys is not None for prompt in prompts)

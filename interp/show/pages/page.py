@@ -38,6 +38,13 @@ class Gallery:
     `scan` is the table of labels and scores, `prompts` hold the packed weights of `heads`, the
     first of `notes` says what was left out, and `alone` is the head of a page of one in full.
     `values` are numbers by head, in a `unit`, that pictures show and are sorted by.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+        >>> patterns = interp.attention_patterns(toy, [[0, 5, 6, 7, 5, 6]])
+        >>> interp.gallery(interp.classify_heads(patterns), patterns).head("L1H5")
+        Gallery(L1H5 in attention heads: on prompts of 6 tokens)
     """
 
     title: str
