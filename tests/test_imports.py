@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from places import ROOT
+from places import ROOT, TESTS
 
 PACKAGE = ROOT / "interp"
 ROOMS = (
@@ -125,22 +125,33 @@ step()
 import torch
 interp.classify_heads(torch.ones(1, 1, 1), [5])
 step()
+import transformers
+transformers.logging.set_verbosity_info()
 from interp.models.stream import streams
-assert streams(interp.load_model(sys.argv[1]))
+sys.path.insert(0, sys.argv[2])
+from libraries import settings_of_libraries
+before = settings_of_libraries()
+model = interp.load_model(sys.argv[1])
+assert streams(model)
 step()
+model.bridge
+step()
+assert settings_of_libraries() == before
+assert before[0][0] == transformers.logging.INFO
 """
 HEAVY = {"transformers", "transformer_lens", "matplotlib", "pandas", "circuitsvis"}
 
 
-@pytest.mark.fault("B71")
-def test_a_fresh_interpreter_imports_only_what_each_step_needs(folder):
-    run = [sys.executable, "-c", STEPS, str(folder)]
+@pytest.mark.fault("B71", "C21")
+def test_a_fresh_interpreter_imports_only_what_each_step_needs_and_keeps_settings(folder):
+    run = [sys.executable, "-c", STEPS, str(folder), str(TESTS)]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
-    package, classified, streamed = (set(line.split()) for line in done.stdout.splitlines())
+    package, classified, streamed, bridged = map(set, map(str.split, done.stdout.splitlines()))
     assert not package & {"torch", *HEAVY}
     assert not classified & HEAVY
     assert "transformers" in streamed
     assert "transformer_lens" not in streamed
+    assert "transformer_lens" in bridged
 
 
 def test_every_public_name_is_there():

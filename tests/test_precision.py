@@ -20,8 +20,9 @@ def opened(family: str, dtype: str) -> interp.Model:
     return interp.load_model(tiny(family).to(DTYPES[dtype]), common_words())
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("llama", "float32"), ("llama", "bfloat16"), ("gpt2", "float16")]
+)
 def test_every_step_works_in_every_precision(family, dtype, tmp_path):
     model = opened(family, dtype)
     ids = [1, *range(5, 20), *range(5, 20)]

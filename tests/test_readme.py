@@ -1,5 +1,6 @@
 """What the README says is what the repository does."""
 
+import functools
 import pydoc
 import re
 import subprocess
@@ -64,17 +65,21 @@ def test_the_python_lines_run_and_do_what_their_comments_say(
     monkeypatch.chdir(tmp_path)
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert code
-    scan_heads, verify = interp.scan_heads, interp.verify
     monkeypatch.setitem(vars(interp), "load_model", lambda: real_model)
-    monkeypatch.setitem(
-        vars(interp),
-        "scan_heads",
-        lambda model, **settings: scan_heads(model, **settings) if settings else real_scan,
-    )
-    fewer = {"draws": 1, "methods": ["zero"]}
-    monkeypatch.setitem(
-        vars(interp), "verify", lambda *given, **settings: verify(*given, **{**settings, **fewer})
-    )
+    fewer = {
+        "scan_heads": {"rows": 2},
+        "path_effects": {"rows": 2},
+        "verify": {"draws": 1, "methods": ["zero"]},
+    }
+
+    def sparing(function, less, *given, **settings):
+        whole = function is scan_heads and not settings
+        return real_scan if whole else function(*given, **{**settings, **less})
+
+    scan_heads = interp.scan_heads
+    for name, less in fewer.items():
+        call = functools.partial(sparing, getattr(interp, name), less)
+        monkeypatch.setitem(vars(interp), name, call)
     names: dict = {}
     exec(code[1], names)
     assert {path.name for path in tmp_path.iterdir()} == {

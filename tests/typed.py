@@ -5,6 +5,7 @@ its first calls of each file of tests.
 """
 
 import functools
+from contextlib import contextmanager
 
 import jaxtyping
 
@@ -42,3 +43,13 @@ def checked_at_first(function, typechecker):
 jaxtyping.jaxtyped = lambda typechecker: functools.partial(
     checked_at_first, typechecker=typechecker
 )
+
+
+@contextmanager
+def unchecked():
+    """Functions run as users call them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)

@@ -4,11 +4,11 @@ import pandas as pd
 import pytest
 import transformers
 from encoders import encoder
-from jaxtyping import config
 from scored import scored
 from tiny_models import CONFIGS, tiny, words_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, WordLevel
+from typed import unchecked
 
 import interp
 from interp.kinds.builtin import LABELS
@@ -41,14 +41,6 @@ FAMILIES = [
     pytest.param(name, marks=[] if name in ("gpt2", "gemma2", "bloom") else pytest.mark.slow)
     for name in CONFIGS
 ]
-
-
-@pytest.fixture
-def unchecked():
-    """Functions as users call them, without the tests' own check of annotated types."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -230,9 +222,8 @@ def test_two_bos_need_one_token_more():
     ],
     ids=str,
 )
-@pytest.mark.usefixtures("unchecked")
 def test_a_wrong_argument_is_refused_before_a_model_is_loaded(options):
-    with pytest.raises(interp.InputError, match=rf"^{next(iter(options))} must"):
+    with unchecked(), pytest.raises(interp.InputError, match=rf"^{next(iter(options))} must"):
         interp.scan_heads("./none", **options)
 
 

@@ -283,9 +283,11 @@ def check_known(table):
 
 
 @pytest.mark.real_model
-def test_the_readmes_command_finds_the_known_heads_as_they_are_committed(real_scan, tmp_path):
-    command = [sys.executable, str(SCRIPTS / f"{NAME}.py"), "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+def test_the_readmes_command_finds_the_known_heads_as_they_are_committed(
+    real_model, real_scan, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("interp.models.load.load_for", lambda out, **source: real_model)
+    done = invoke(NAME, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == TABLES | FIGURES
     for label in ("induction", "previous token", "duplicate token"):
