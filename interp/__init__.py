@@ -22,6 +22,7 @@ What heads do to the output:
     logit_difference        a metric: the logit of the right answer minus that of the wrong one
     patch                   a head's clean z, q, k, v or pattern in corrupted runs: `HeadEffects`
     attribute               the same from gradients, for all heads in a few passes: `HeadEffects`
+    logit_attribution       an answer's logit as a sum over heads, source tokens and MLPs
     ablate                  each head taken out, on any prompts and any metric: `HeadEffects`
     verify                  remove the heads of each label; compare with random heads
     ablated                 the model without some heads, inside a `with` block
@@ -29,15 +30,12 @@ What heads do to the output:
     path_effects            replace earlier heads in the queries, keys or values of a head
     composition_scores      how strongly each head reads each earlier head, from the weights
 
-Circuits and validation:
+Circuits, validation and pictures:
 
     build_circuit           a small model with an induction circuit that is right by construction
     compare_circuits        the induction circuits of several models, measured the same way
     published_heads         heads that papers describe, with their sources
     compare_with_published  whether a scan agrees with those papers
-
-Pictures:
-
     gallery                 all heads on one page for a browser or a notebook: a `Gallery`
     interp.show.figures     figures for a paper: `from interp.show import figures`
 
@@ -70,6 +68,7 @@ if TYPE_CHECKING:
     from interp.effects.ablate_map import ablate as ablate
     from interp.effects.attribute import attribute as attribute
     from interp.effects.head_effects import HeadEffects as HeadEffects
+    from interp.effects.logit_attribution import logit_attribution as logit_attribution
     from interp.effects.metrics import logit_difference as logit_difference
     from interp.effects.patch import patch as patch
     from interp.effects.paths import path_effects as path_effects
@@ -129,6 +128,7 @@ _HOME = {
     "gallery": "show.pages.gallery",
     "kind": "kinds.kind",
     "load_model": "models",
+    "logit_attribution": "effects.logit_attribution",
     "logit_difference": "effects.metrics",
     "patch": "effects.patch",
     "path_effects": "effects.paths",

@@ -90,7 +90,7 @@ class Readout:
         def look(layer: int, attention: FromQK) -> None:
             outputs[layer] = attention.brought(keys)
 
-        run = _parts(self, tokens, tokens.roll(-1, dims=1), look)[0]
+        run = parts_of(self, tokens, tokens.roll(-1, dims=1), look)[0]
         for layer, out in outputs.items():
             z = rearrange(run.heads[layer].detach().float(), "b q h d -> b h q d")
             if not (z - out).abs().max() <= self.close * z.abs().max():
@@ -232,17 +232,17 @@ def logit_parts(
         )
     decoded = None if decoder_tokens is None else decoder_tokens.to(model.device)
     ids = tokens.to(model.device), answers.to(model.device)
-    return _parts(readout, *ids, lambda *_: None, decoded)[1]
+    return parts_of(readout, *ids, lambda *_: None, decoded)[1]
 
 
-def _parts(
+def parts_of(
     readout: Readout,
     tokens: Int[Tensor, "batch pos"],
     answers: Int[Tensor, "batch pos"],
     visit: Visit,
     decoder_tokens: Int[Tensor, "batch pos"] | None = None,
-) -> tuple[Linear, dict[str, Float[Tensor, "..."]]]:
-    """The pass and the result of `logit_parts`, compared with the logits of the model as it is."""
+) -> tuple[Linear, dict[str, Float[Tensor, "..."]], Float[Tensor, "batch pos"]]:
+    """The pass, the result of `logit_parts`, and the logits of the model as it is: their sum."""
     model, given = readout.model, []
     with (
         evaluating(model.plain),
@@ -308,7 +308,7 @@ def _parts(
     total = total + found["embedding"] + found["constant"]
     if not (total - expected).abs().max() <= readout.close * logits.abs().max():
         raise InputError("the parts of the residual stream do not sum to the logits")
-    return run, found
+    return run, found, expected
 
 
 _Term = tuple[Tensor, Callable[[], Tensor], Tensor]
