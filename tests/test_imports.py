@@ -26,6 +26,7 @@ DOORS = {
     "gguf": "models",
     "matplotlib": "show.figures",
     "PIL": "show.pages",
+    "ray": "sweeps.cluster",
     "typer": ("command", "commands", "__main__"),
 }
 """The room that alone may import a library."""

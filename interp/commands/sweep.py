@@ -10,6 +10,7 @@ Examples:
     interp sweep EleutherAI/pythia-70m --revisions 'step{0..143000..1000}' --out sweep --quick
 """
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,13 @@ def main(
     processes: Annotated[
         int | None,
         typer.Option(min=1, help="Processes to start, a model in each.  [default: this one]"),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Run on Ray: local (started here), auto (the cluster of this machine) or the"
+            " address of a cluster."
+        ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each worker.")] = 1,
     kinds: command.Kinds = None,
@@ -60,12 +68,14 @@ def main(
         float, typer.Option(min=0, help="Seconds to wait for further checkpoints before the end.")
     ] = 0.0,
 ) -> None:
+    from interp.sweeps.cluster import RayExecutor
     from interp.sweeps.sweep import sweep
 
     given = {"kinds": kinds, "rows": rows, "quick": quick or None, "seed": seed}
     given |= {"device": device, "dtype": dtype}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    with command.progress("sweeping") as step:
+    with command.progress("sweeping") as step, ExitStack() as stack:
+        executor = None if ray is None else stack.enter_context(RayExecutor(ray))
         done = sweep(
             models,
             revisions,
@@ -73,6 +83,7 @@ def main(
             what,
             out=out,
             processes=processes,
+            executor=executor,
             threads=threads,
             retry_failed=retry_failed,
             dry_run=dry_run,
