@@ -23,7 +23,7 @@ What heads do to the output:
     patch                   a head's clean z, q, k, v or pattern in corrupted runs: `HeadEffects`
     attribute               the same from gradients, for all heads in a few passes: `HeadEffects`
     logit_attribution       an answer's logit as a sum over heads, source tokens and MLPs
-    ablate                  each head taken out, on any prompts and any metric: `HeadEffects`
+    ablate                  heads or sets taken out, on any prompts and any metric: `HeadEffects`
     verify                  remove the heads of each label; compare with random heads
     ablated                 the model without some heads, inside a `with` block
     why                     which earlier parts make a head look from one token to another: `Why`

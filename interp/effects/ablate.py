@@ -165,6 +165,13 @@ def losses(model: Model, probe: Probe) -> dict[str, Float[Tensor, " row"]]:
         [next_token_losses(logits(model, b.tokens), b.tokens).cpu() for b in _batches(probe)]
     )
     refuse_not_finite(by_query, model)
+    return measures_of(by_query, probe)
+
+
+def measures_of(
+    by_query: Float[Tensor, "row query"], probe: Probe
+) -> dict[str, Float[Tensor, " row"]]:
+    """The measures of `losses` from the loss of each next token."""
     measures = {}
     if "repeated" in probe.parts:
         for name, counted in copy_queries(probe).items():

@@ -32,6 +32,7 @@ _WIDTH = 1.96 * 1.4826
 _LEAST = 8
 """Rows that a band needs."""
 
+_NAMES = ("layer", "head", "name", "heads", "what", "position")
 _NUMBERS = ("effect", "low", "high", "random_low", "random_high", "exact")
 
 
@@ -73,14 +74,18 @@ class HeadEffects(Saved):
 
         Columns: `layer`, `head`, `name`; `what` was replaced and at which `position`, if the map
         has them; `effect`; `low` and `high`, its 95 % interval over prompts (bootstrap);
-        `random_low` and `random_high`, the band of an ordinary head; of `interp.attribute` also
-        `exact`, the effect by patching. `made_by["unit"]` has the unit.
+        `random_low` and `random_high`, the band of other heads; of `interp.attribute` also `exact`,
+        the effect by patching. `made_by["unit"]` has the unit. Sets of heads have `name` and
+        `heads` instead of a layer and a head. `interp.ablate` with `given` adds `alone`, `backup`
+        and the interval and band of `backup`; its bands are the least and the largest effect of
+        random other heads of the same layers.
 
-        Most heads do nothing in a task, so the bulk of a map shows which effects occur where there
-        is nothing to find: an empirical null (Efron 2004). The band is the median effect of all
-        heads that were measured (at that position), and 1.96 robust standard deviations to either
-        side, which are 1.4826 median absolute deviations. One ordinary head in 20 lies outside.
-        With fewer than 8 heads there is no band.
+        Of a patch the band is that of an ordinary head. Most heads do nothing in a task, so the
+        bulk of a map shows which effects occur where there is nothing to find: an empirical null
+        (Efron 2004). The band is the median effect of all heads that were measured (at that
+        position), and 1.96 robust standard deviations to either side, which are 1.4826 median
+        absolute deviations. One ordinary head in 20 lies outside. With fewer than 8 heads there is
+        no band.
         """
         return self.frame.copy()
 
@@ -97,7 +102,9 @@ class HeadEffects(Saved):
         Of layers (rows `L0`, ...) by heads (columns `H0`, ...); or with several positions, of
         heads (rows `L0H0`, ...) by positions (columns 0, ...).
         """
-        numbers = [name for name in _NUMBERS if name in self.frame]
+        numbers = [*self.frame.select_dtypes("float")]
+        if "layer" not in self.frame:
+            raise InputError("effects must be of single heads for a matrix, got sets: use to_frame")
         if column not in numbers:
             raise InputError(f"column must be one of {quoted(numbers)}, got {quoted(column)}")
         if "position" in self.frame and len(set(self.frame["position"])) > 1:
@@ -117,7 +124,7 @@ class HeadEffects(Saved):
     def of_json(cls, content: dict[str, Any]) -> "HeadEffects":
         """The result that `to_json` wrote."""
         frame = pd.DataFrame(content["heads"])
-        numbers = {name: float for name in _NUMBERS if name in frame}
+        numbers = {name: float for name in frame if name not in _NAMES}
         return cls(frame.astype(numbers), content["made_by"])
 
     @classmethod
@@ -129,12 +136,13 @@ class HeadEffects(Saved):
         seed: int,
         made_by: dict[str, Any],
         kept: Sequence[bool] | None = None,
+        band: Float[Tensor, "end=2 row"] | None = None,
     ) -> "HeadEffects":
         """Effects from the changes of a metric; each of `rows` says what changed, by column.
 
         An effect is the mean change over the mean of `whole`, both over the prompts and over each
         resample of them: a mean of each prompt's ratio would blow up where `whole` is small. Rows
-        that are not `kept` only take part in the band of the others.
+        that are not `kept` only take part in the band of the others, unless a `band` is given.
         """
         times = resampled(changes.shape[1], _DRAWS, seed)
         below, levels = times @ whole[:, None], torch.tensor(_ENDS, dtype=torch.double)
@@ -142,7 +150,8 @@ class HeadEffects(Saved):
         ends = torch.cat([(times @ some.T / below).quantile(levels, dim=0) for some in parts], 1)
         ends = ends if len(whole) > 1 else ends * torch.nan
         effects = changes.mean(1) / whole.mean()
-        band = _band(effects, torch.tensor([row.get("position", 0) for row in rows]))
+        if band is None:
+            band = _band(effects, torch.tensor([row.get("position", 0) for row in rows]))
         table = torch.stack([effects, *ends, *band], 1).tolist()
         kept = [True] * len(rows) if kept is None else kept
         shown = itertools.compress(zip(rows, table, strict=True), kept)
@@ -170,15 +179,10 @@ def row_of(head: Head, **more: Any) -> dict[str, Any]:
 
 def record_of(model: Model, metric: Metric, what: str, unit: str, **more: Any) -> dict[str, Any]:
     """How a map was made: what was replaced by what, the unit of an effect, the metric."""
-    return Record.of_model(
-        model,
-        what=what,
-        unit=unit,
-        metric=name_of(metric),
-        interval="95 % of 2000 resamples of the prompts",
-        random="an ordinary head: the median effect and 1.96 robust deviations to either side",
-        **more,
-    )
+    ordinary = "an ordinary head: the median effect and 1.96 robust deviations to either side"
+    made_by: dict[str, Any] = {"what": what, "unit": unit, "metric": name_of(metric)}
+    made_by |= {"interval": "95 % of 2000 resamples of the prompts", "random": ordinary}
+    return Record.of_model(model, **{**made_by, **more})
 
 
 def ids_as_text(tokens: Int[Tensor, "batch pos"]) -> list[str]:

@@ -73,8 +73,8 @@ class Pairs:
         self.source, self.target = (
             Prompts(model, each, self._metric, streamed=what != "z") for each in ids
         )
-        self.before = self.target.metric()
-        self.whole = self.source.metric() - self.before
+        self.before = self.target.before
+        self.whole = self.source.before - self.before
         _check_whole(self.whole, seed)
         names = ("corrupted", "clean") if reverse else ("clean", "corrupted")
         self._made_by = {

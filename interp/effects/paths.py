@@ -219,7 +219,7 @@ def _on_prompts(
     progress: Any,
 ) -> Iterator[Edge]:
     """The edges as changes of a metric; `others` replace the sources' outputs in each group."""
-    before = prompts.metric()
+    before = prompts.before
     paths = {i: [(path, head) for path in PATHS for head in heads] for i, heads in to.items()}
     total = sum(len(paths[number]) * len(earlier[number]) for number in to)
     done = 0

@@ -8,7 +8,7 @@ and the model computes the logits after the last token alone if the metric needs
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -88,16 +88,20 @@ class Prompts:
         metric: Metric,
         *,
         streamed: bool = False,
+        measures: int | None = None,
     ) -> None:
+        """With `measures` the metric returns so many numbers for each prompt."""
         self.tokens, self.streamed = tokens, streamed
         self._model, self._metric = model, metric
+        self._shape = (len(tokens),) if measures is None else (len(tokens), measures)
         self._only_last = bool(getattr(metric, "last_only", False))
         self.groups = [
             _group(model, rows, tokens[rows, :n], streamed) for rows, n in _batches(tokens)
         ]
         self._skippable: dict[int, bool] = {}
 
-    def metric(self) -> Float[Tensor, " batch"]:
+    @cached_property
+    def before(self) -> Float[Tensor, " batch *measure"]:
         """The metric of each prompt, with no output replaced."""
         return self._measured([{}])[0]
 
@@ -106,7 +110,7 @@ class Prompts:
         changes: Sequence[Change],
         *,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Float[Tensor, "change batch"]:
+    ) -> Float[Tensor, "change batch *measure"]:
         """The metric of each prompt under each of `changes`, one at a time.
 
         Args:
@@ -154,7 +158,7 @@ class Prompts:
                     of_rows = every.clone()
                     of_rows[rows, : logits.shape[1]] = logits
                     with torch.enable_grad():
-                        values = _checked(self._metric(of_rows, self.tokens), self.tokens)
+                        values = _checked(self._metric(of_rows, self.tokens), self._shape)
                         values = values[rows].sum() / len(shares)
                     if not values.requires_grad:
                         raise InputError("metric must be differentiable, got one without gradient")
@@ -164,10 +168,10 @@ class Prompts:
                         total[layer][some] += gradient
         return sums
 
-    def _measured(self, changes: Sequence[Change]) -> Float[Tensor, "change batch"]:
+    def _measured(self, changes: Sequence[Change]) -> Float[Tensor, "change batch *measure"]:
         """The metric under each of `changes`, which start in the same layer; `{}` is none."""
         every = self._logits(changes)
-        values = [_checked(self._metric(each, self.tokens), self.tokens) for each in every]
+        values = [_checked(self._metric(each, self.tokens), self._shape) for each in every]
         return torch.stack(values).double().cpu()
 
     def _can_skip(self, layer: int) -> bool:
@@ -278,10 +282,10 @@ def _editing(
         yield
 
 
-def _checked(values: Any, tokens: Tensor) -> Tensor:
-    if not isinstance(values, Tensor) or values.shape != (len(tokens),):
+def _checked(values: Any, shape: tuple[int, ...]) -> Tensor:
+    if not isinstance(values, Tensor) or values.shape != shape:
         got = getattr(values, "shape", type(values).__name__)
-        raise InputError(f"metric must return [batch], here {(len(tokens),)}, got {got}")
+        raise InputError(f"metric must return [batch], here {shape}, got {got}")
     if not values.isfinite().all():
         row = int((~values.isfinite()).nonzero()[0])
         raise InputError(

@@ -7,20 +7,22 @@ those.
 """
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from interp.effects.ablate import METHODS, ablated, losses, mean_outputs
-from interp.effects.losses import interval, late_and_early
+from interp.effects.ablate import METHODS, measures_of
+from interp.effects.ablate_map import Heads, random_draws, without
+from interp.effects.losses import interval, late_and_early, next_token_losses
+from interp.effects.replaced import Prompts
 from interp.effects.saved import Saved
 from interp.errors import Count, InputError, Seed, Whole, checked
 from interp.heads import Head
@@ -267,39 +269,40 @@ def verify(
         label: random_draws(list(heads), model.n_heads, draws, seed)
         for label, heads in chosen.items()
     }
-    total = len(methods) * sum(1 + len(plans[label]) for label, heads in chosen.items() if heads)
-    count = itertools.count(1)
+    sets = [Heads(some) for label in labels for some in (chosen[label], *plans[label]) if some]
     tokens = _probes(model, rows, seed, row_length(model, length))
-    means = [mean_outputs(model, probe) if "mean" in methods else {} for probe in tokens]
+    runs, total = len(methods) * len(tokens), len({*sets})
+    done = itertools.count()
+    before: dict[str, float] = {}
+    changes: dict[tuple[str, str], dict[Heads, Float[Tensor, " row"]]] = {}
+    for probe in tokens:
+        names = [*measures_of(torch.zeros(len(probe.tokens), probe.tokens.shape[1] - 1), probe)]
+        prompts = Prompts(model, probe.tokens, partial(_losses, probe), measures=len(names))
+        before |= dict(zip(names, prompts.before.mean(0).tolist(), strict=True))
+        for method in methods:
+            earlier = next(done) * total
 
-    def measured(heads: Sequence[Head], method: str) -> dict[str, Float[Tensor, " row"]]:
-        measures = {}
-        for probe, mean in zip(tokens, means, strict=True):
-            with ablated(model, heads, method, mean):
-                measures |= losses(model, probe)
-        return {name: measures[name] for name in MEASURES if name in measures}
+            def report(part: int, of: int, earlier: int = earlier) -> None:
+                if progress is not None:
+                    progress(earlier + part, runs * of)
 
-    def changes(heads: Sequence[Head], method: str) -> dict[str, Float[Tensor, " row"]]:
-        after = measured(heads, method)
-        if progress is not None:
-            progress(next(count), total)
-        return {name: after[name] - before[name] for name in before}
-
-    before = measured([], "zero")
+            found = without(prompts, sets, method, seed, report)
+            for index, name in enumerate(names):
+                changes[method, name] = {some: all[:, index] for some, all in found.items()}
+    before = {name: before[name] for name in MEASURES if name in before}
     results = {}
     for label, heads in chosen.items():
-        effects = {}
-        for method in methods if heads else ():
-            together = changes(list(heads), method)
-            others = [changes(draw, method) for draw in plans[label]]
-            effects[method] = {
+        effects = {
+            method: {
                 name: Effect(
-                    float(change.mean()),
-                    tuple(interval(change[:, None], seed)),
-                    tuple(float(other[name].mean()) for other in others),
+                    float(changes[method, name][Heads(heads)].mean()),
+                    tuple(interval(changes[method, name][Heads(heads)][:, None], seed)),
+                    tuple(float(changes[method, name][Heads(d)].mean()) for d in plans[label]),
                 )
-                for name, change in together.items()
+                for name in before
             }
+            for method in (methods if heads else ())
+        }
         carriers = set(scan.heads(label))
         results[label] = LabelEffects(
             tuple(heads),
@@ -329,8 +332,14 @@ def verify(
         scan={name: value for name, value in scan.made_by.items() if name in of_scan},
         probes=[probe.record() for probe in tokens],
     )
-    means_before = {name: float(loss.mean()) for name, loss in before.items()}
-    return Verification(means_before, results, made_by)
+    return Verification(before, results, made_by)
+
+
+def _losses(
+    probe: probes.Probe, logits: Tensor, tokens: Int[Tensor, "row pos"]
+) -> Float[Tensor, "row measure"]:
+    by_query = next_token_losses(logits, tokens).cpu()
+    return torch.stack([*measures_of(by_query, probe).values()], -1)
 
 
 def labels_in(scan: HeadScan | None = None) -> list[str]:
@@ -338,38 +347,6 @@ def labels_in(scan: HeadScan | None = None) -> list[str]:
     present = set() if scan is None else {label for row in scan.frame["labels"] for label in row}
     words = WORDS if scan is None else scan.words
     return [*words, *sorted(present - {*words, MIXED, NOT_ENOUGH, FORCED_WINDOW})]
-
-
-def random_draws(
-    heads: Sequence[Head], n_heads: int, draws: int, seed: int
-) -> list[tuple[Head, ...]]:
-    """`draws` different draws of other heads, as many from each layer as `heads` has there.
-
-    If a layer has too few others, all of them are drawn; if there are no more than `draws`
-    different draws, each is made once.
-
-    Example:
-        >>> random_draws([Head(0, 0), Head(2, 1)], n_heads=2, draws=20, seed=0)
-        [(L0H1, L2H0)]
-    """
-    pools = []
-    for layer, number in sorted(Counter(head.layer for head in heads).items()):
-        others = [Head(layer, i) for i in range(n_heads) if (layer, i) not in heads]
-        pools.append((others, min(number, len(others))))
-    if not any(number for _, number in pools):
-        return []
-    if math.prod(math.comb(len(others), number) for others, number in pools) <= draws:
-        every = itertools.product(*(itertools.combinations(*pool) for pool in pools))
-        return [tuple(itertools.chain(*parts)) for parts in every]
-    generator = torch.Generator().manual_seed(seed)
-    made: dict[tuple[Head, ...], None] = {}
-    while len(made) < draws:
-        draw = []
-        for others, number in pools:
-            picked = torch.randperm(len(others), generator=generator)[:number].tolist()
-            draw += [others[i] for i in sorted(picked)]
-        made[tuple(draw)] = None
-    return list(made)
 
 
 def _strongest(scan: HeadScan, label: str, top: int) -> dict[Head, float | None]:
