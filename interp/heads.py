@@ -41,3 +41,7 @@ class Head(NamedTuple):
         if all(isinstance(i, Integral) and not isinstance(i, bool) and int(i) >= 0 for i in pair):
             return cls(*map(int, pair))
         raise InputError(f"head must be named like L5H1, 5.1 or (5, 1), got {quoted(text)}")
+
+
+AnyHead = Head | str | tuple[int, int]
+"""A head in any spelling."""

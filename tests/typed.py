@@ -22,7 +22,8 @@ def pytest_runtest_setup(item):
 def checked_at_first(function, typechecker):
     """Inner functions, which would be decorated again at each call of the outer one, stay."""
     if isinstance(function, type):
-        if "__dataclass_fields__" in vars(function):
+        of_dataclass = "__dataclass_fields__" in vars(function)
+        if of_dataclass and not hasattr(function.__init__, "__wrapped__"):
             function.__init__ = checked_at_first(function.__init__, typechecker)
         return function
     if "<locals>" in function.__qualname__:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from interp.effects.losses import copy_queries, late_and_early, next_token_losses
 from interp.errors import InputError, quoted
-from interp.heads import Head
+from interp.heads import AnyHead, Head
 from interp.kinds.probes import Probe
 from interp.models import Model, alone, cheap_forward, evaluating
 from interp.models.families import (
@@ -31,9 +31,6 @@ from interp.models.families import (
 from interp.models.finite import refuse_not_finite
 from interp.models.model import check_causal, check_heads
 from interp.models.wrapped import PreTrainedModel
-
-AnyHead = Head | str | tuple[int, int]
-"""A head in any spelling."""
 
 METHODS = ("zero", "mean")
 """Replacements of a head's output: zero, or the head's own mean (see `mean_outputs`)."""

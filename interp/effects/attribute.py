@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.effects.ablate import AnyHead
 from interp.effects.head_effects import HeadEffects
 from interp.effects.metrics import Metric
 from interp.effects.pairs import Pairs
 from interp.errors import Count, InputError, Seed, Whole, checked, quoted
+from interp.heads import AnyHead
 
 METHODS = ("patching", "integrated")
 """Where `attribute` takes gradients."""

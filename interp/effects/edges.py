@@ -7,10 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from interp.effects.ablate import AnyHead
 from interp.effects.saved import Saved
 from interp.errors import Count, InputError, checked, quoted
-from interp.heads import Head
+from interp.heads import AnyHead, Head
 
 PATHS = ("Q", "K", "V")
 """The inputs of a head: what its queries, its keys and its values are made of."""

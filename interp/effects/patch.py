@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 import torch
 
-from interp.effects.ablate import AnyHead
 from interp.effects.head_effects import HeadEffects
 from interp.effects.metrics import Metric
 from interp.effects.pairs import Pairs
 from interp.errors import Seed, Whole, checked
+from interp.heads import AnyHead
 
 
 @checked

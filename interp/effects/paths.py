@@ -41,14 +41,14 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from interp.effects.ablate import AnyHead, all_heads, parsed_heads
+from interp.effects.ablate import all_heads, parsed_heads
 from interp.effects.edges import MEASURES, METRIC, PATHS, Edge, PathEffects
 from interp.effects.head_effects import ids_as_text
 from interp.effects.metrics import Metric, bound, name_of
 from interp.effects.replaced import Outputs, Prompts
 from interp.effects.tasks import paired_tokens
 from interp.errors import InputError, Seed, Whole, checked
-from interp.heads import Head
+from interp.heads import AnyHead, Head
 from interp.kinds import evidence
 from interp.kinds.builtin import as_kinds
 from interp.kinds.mass import FromQK, Tally, by_tiles, norms, score_bound

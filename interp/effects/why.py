@@ -32,10 +32,10 @@ from jaxtyping import Float
 from pydantic import StrictInt
 from torch import Tensor, nn
 
-from interp.effects.ablate import AnyHead, all_heads, parsed_heads
+from interp.effects.ablate import all_heads, parsed_heads
 from interp.effects.saved import Saved
 from interp.errors import InputError, checked, quoted
-from interp.heads import Head
+from interp.heads import AnyHead, Head
 from interp.kinds.mass import FromQK
 from interp.kinds.targets import within
 from interp.models import Model, load_model

@@ -6,7 +6,6 @@ import logging
 import pandas as pd
 import pytest
 import torch
-from forked import forked
 from invoked import invoke, refused
 from tiny_models import chat_model, tiny, words_tokenizer
 
@@ -300,28 +299,3 @@ def test_wrong_prompts_are_refused_and_nothing_is_written(model, given, message,
     with pytest.raises(interp.InputError, match=message):
         interp.score_prompts(model, given, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.fault("B68")
-def test_a_killed_process_is_gone_on_from_under_an_ascii_console(path, model, tmp_path):
-    lines = [f"w{3 + i % 90} é → w5 w6 w7 w{3 + i % 90} é w6" for i in range(8)]
-    (tmp_path / "p.txt").write_text("\n".join(lines), encoding="utf-8")
-    out = tmp_path / "out→"
-    arguments = ("--model", path, "--prompts", tmp_path / "p.txt", "--out", out)
-    ascii_only = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
-    with forked(tmp_path, **ascii_only) as scripts:
-        killed = scripts.run("score_prompts", *arguments, stop=("os.rename", "/000002.parquet"))
-        assert killed.returncode == -9
-        assert {file.name for file in out.iterdir()} == {".parts"}
-        kept = sorted(out.glob(".parts/*/0*.parquet"))
-        assert [part.name for part in kept] == ["000000.parquet", "000001.parquet"]
-        for part in kept:
-            pd.read_parquet(part)  # Each is whole.
-        done = scripts.run("score_prompts", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert "wrote scores.json, scores.parquet" in done.stdout
-    assert "\x1b" not in done.stdout + done.stderr
-    interp.score_prompts(model, tmp_path / "p.txt", tmp_path / "whole")
-    assert files(out) == files(tmp_path / "whole")
-    made_by = json.loads((out / "scores.json").read_text(encoding="utf-8"))["made_by"]
-    assert made_by["file"]["name"] == "p.txt"

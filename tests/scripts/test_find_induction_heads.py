@@ -171,6 +171,29 @@ def test_a_killed_script_leaves_whole_files_and_the_next_run_clears_up(run, tmp_
     assert sorted(left) == sorted(["new", "old", *new, *new])
 
 
+@pytest.mark.fault("B68")
+def test_a_killed_run_on_prompts_is_gone_on_from(processes, folder, tmp_path):
+    lines = [f"w{3 + i % 90} é → w5 w6 w7 w{3 + i % 90} é w6" for i in range(8)]
+    (tmp_path / "p.txt").write_text("\n".join(lines), encoding="utf-8")
+    out = tmp_path / "out→"
+    options = ("--model", folder, "--prompts", tmp_path / "p.txt", "--out", out)
+    killed = processes.run("score_prompts", *options, stop=("os.rename", "/000002.parquet"))
+    assert killed.returncode == -9
+    assert {path.name for path in out.iterdir()} == {".parts"}
+    kept = sorted(out.glob(".parts/*/0*.parquet"))
+    assert [part.name for part in kept] == ["000000.parquet", "000001.parquet"]
+    for part in kept:
+        pd.read_parquet(part)  # Each is whole.
+    done = processes.run("score_prompts", *options)
+    assert done.returncode == 0, done.stderr
+    assert "wrote scores.json, scores.parquet" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    interp.score_prompts(interp.load_model(folder), tmp_path / "p.txt", tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+    made_by = json.loads((out / "scores.json").read_text(encoding="utf-8"))["made_by"]
+    assert made_by["file"]["name"] == "p.txt"
+
+
 @pytest.fixture(scope="module")
 def given_run(tmp_path_factory):
     """A run on patterns in a file, where transformers cannot be imported."""

@@ -15,16 +15,19 @@ def found():
     return positional_shortcut(seed=0)
 
 
+@pytest.mark.slow
 def test_the_naive_stripe_is_fooled(found):
     assert found.naive_stripe > 0.85
     assert found.steps < 1000
 
 
+@pytest.mark.slow
 def test_the_label_is_not(found):
     assert "induction" not in found.labels
     assert found.score < 0.2
 
 
+@pytest.mark.slow
 def test_what_fools_it_is_position_alone(found):
     assert found.without_repeats > 0.8
 
