@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.effects.ablate import heads_in, parsed_heads
-from interp.effects.head_effects import HeadEffects, ids_as_text, record_of, row_of
-from interp.effects.metrics import Metric, bound, name_of
+from interp.effects.head_effects import HeadEffects, ids_as_text, row_of
+from interp.effects.metrics import Metric, bound, name_of, record_of
 from interp.effects.replaced import Group, Outputs, Prompts, change_to
 from interp.errors import Count, InputError, Seed, checked, quoted
 from interp.heads import AnyHead, Head

@@ -10,14 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.effects.metrics import Metric, name_of
 from interp.effects.saved import Saved
 from interp.errors import Count, InputError, checked, quoted
 from interp.heads import Head
 from interp.kinds.evidence import resampled
 from interp.kinds.targets import NONE
-from interp.models import Model
-from interp.scan.record import Record
 
 _DRAWS = 2000
 """Resamples of the prompts for an interval."""
@@ -175,14 +172,6 @@ def _band(
 def row_of(head: Head, **more: Any) -> dict[str, Any]:
     """The columns that say which head a row is about, and `more`."""
     return {"layer": head.layer, "head": head.head, "name": str(head), **more}
-
-
-def record_of(model: Model, metric: Metric, what: str, unit: str, **more: Any) -> dict[str, Any]:
-    """How a map was made: what was replaced by what, the unit of an effect, the metric."""
-    ordinary = "an ordinary head: the median effect and 1.96 robust deviations to either side"
-    made_by: dict[str, Any] = {"what": what, "unit": unit, "metric": name_of(metric)}
-    made_by |= {"interval": "95 % of 2000 resamples of the prompts", "random": ordinary}
-    return Record.of_model(model, **{**made_by, **more})
 
 
 def ids_as_text(tokens: Int[Tensor, "batch pos"]) -> list[str]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from interp.errors import InputError, quoted
 from interp.kinds.targets import NONE
 from interp.models import Model
+from interp.scan.record import Record
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 """A function of `(logits [batch, pos, id], tokens [batch, pos])` that returns `[batch]`."""
@@ -143,6 +144,14 @@ def bound(metric: Any, model: Model) -> Metric:
 def name_of(metric: Any) -> str:
     """The name of a metric; of your own, that of its function."""
     return str(getattr(metric, "name", getattr(metric, "__name__", type(metric).__name__)))
+
+
+def record_of(model: Model, metric: Metric, what: str, unit: str, **more: Any) -> dict[str, Any]:
+    """How a map was made: what was replaced by what, the unit of an effect, the metric."""
+    ordinary = "an ordinary head: the median effect and 1.96 robust deviations to either side"
+    made_by: dict[str, Any] = {"what": what, "unit": unit, "metric": name_of(metric)}
+    made_by |= {"interval": "95 % of 2000 resamples of the prompts", "random": ordinary}
+    return Record.of_model(model, **{**made_by, **more})
 
 
 def _difference(logits: Tensor, right: Tensor, wrong: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.effects.ablate import chosen_heads
-from interp.effects.head_effects import HeadEffects, ids_as_text, record_of, row_of
+from interp.effects.head_effects import HeadEffects, ids_as_text, row_of
 from interp.effects.losses import interval
-from interp.effects.metrics import bound
+from interp.effects.metrics import bound, record_of
 from interp.effects.replaced import Change, Group, Prompts
 from interp.effects.tasks import paired_tokens
 from interp.errors import InputError, quoted

@@ -10,7 +10,6 @@ import pandas as pd
 
 from interp.errors import InputError, Seed, checked, quoted
 from interp.sweeps.matching import HeadMatch, match_heads, scored_kinds
-from interp.sweeps.sweep import read_sweep
 
 _HEAD = ["model", "layer", "head", "name"]
 
@@ -194,4 +193,6 @@ def trajectories(out: str | os.PathLike[str]) -> Trajectories:
         >>> onsets[onsets["kind"] == "induction"][["name", "after", "onset"]].to_dict("records")
         [{'name': 'L1H2', 'after': 0, 'onset': 1}]
     """
+    from interp.sweeps.sweep import read_sweep  # Loads models, which figures do not need.
+
     return Trajectories.of(read_sweep(out))
