@@ -37,6 +37,7 @@ Circuits, validation and pictures:
     published_heads         heads that papers describe, with their sources
     compare_with_published  whether a scan agrees with those papers
     gallery                 all heads on one page for a browser or a notebook: a `Gallery`
+    live                    a page that answers typed prompts, for this machine alone
     interp.show.figures     figures for a paper: `from interp.show import figures`
 
 Classes:
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from interp.scan.prompts import score_prompts as score_prompts
     from interp.scan.scan import scan_heads as scan_heads
     from interp.scan.table import HeadScan as HeadScan
+    from interp.show.live.start import live as live
     from interp.show.pages.gallery import gallery as gallery
     from interp.show.pages.page import Gallery as Gallery
     from interp.sweeps.sweep import sweep as sweep
@@ -127,6 +129,7 @@ _HOME = {
     "composition_scores": "weights.folded",
     "gallery": "show.pages.gallery",
     "kind": "kinds.kind",
+    "live": "show.live.start",
     "load_model": "models",
     "logit_attribution": "effects.logit_attribution",
     "logit_difference": "effects.metrics",

@@ -43,7 +43,7 @@ def test_help_has_groups_examples_and_exit_codes_and_fits_on_a_screen():
     *pages, _ = done.stdout.split("END\n")
     assert len(pages) == len(NAMES)
     for page in pages:
-        assert all(word in page for word in ("Options:", "Output:", "--out", "Exit code"))
+        assert all(word in page for word in ("Options:", "Output:", "--json", "Exit code"))
         assert len(page.splitlines()) <= 60
         examples = page.partition("Examples:\n")[2].split("\n\n")[0].splitlines()
         assert [line.split()[0] for line in examples] == ["interp", "interp"]

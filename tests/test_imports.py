@@ -27,6 +27,8 @@ DOORS = {
     "matplotlib": "show.figures",
     "PIL": "show.pages",
     "ray": "sweeps.cluster",
+    "starlette": "show.live",
+    "uvicorn": "show.live",
     "typer": ("command", "commands", "__main__"),
 }
 """The room that alone may import a library."""

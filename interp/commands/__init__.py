@@ -5,6 +5,7 @@ GROUPS = {
         "heads": "find out what every attention head does: table and figures",
         "prompts": "score every head on your own prompts",
         "sweep": "every head of many models or checkpoints, in one folder",
+        "serve": "a page that answers typed prompts",
         "gallery": "show all heads on a page, or draw them for a paper",
     },
     "Test what they do": {

@@ -276,7 +276,7 @@ def test_a_head_that_looks_ahead_is_read_on_both_sides_of_the_query(show):
             assert abs(value - patterns[0, 0, head, query, key].item()) < CLOSE
         page.keyboard.press("Escape")
     open_head(page, "L0H5")
-    assert page.evaluate("targetsOf(view.head)[10]") == [0, 7, 27]
+    assert page.evaluate("targetsOf(view.head, prompt())[10]") == [0, 7, 27]
     page.keyboard.press("End")
     assert read(page)[:2] == (27, 27)
     for _ in range(30):

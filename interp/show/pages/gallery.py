@@ -21,6 +21,7 @@ from interp.text import prose
 
 if TYPE_CHECKING:
     from interp.models import Model
+    from interp.models.rows import Rows
 
 LIMIT = 20.0  # Largest size of a page in millions of bytes, by default.
 Megabytes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -125,26 +126,13 @@ def gallery_of_model(
     held = dict.fromkeys(hooks.attention_layers(model, None), model.n_heads)
     wanted = _wanted(scan, heads, held, some=False)
     rows = [model.rows_of(one) for one in each_prompt(inputs)]
-    if more := [len(row.tokens) for row in rows if len(row.tokens) != 1]:
-        raise InputError(f"inputs must be one row each, got one of {more[0]}")
     prompts = []
     for row, name in zip(rows, _titles(titles, len(rows)), strict=True):
-        ids, added, causal, reads = (
-            row.tokens[0],
-            row.template[0],
-            model.direction == "causal",
-            None,
-        )
-        if model.tokenizer is not None and int(ids.max()) < len(model.tokenizer):
-            reads = model.tokenizer.decode(ids[~added].tolist())
-        known = {"causal": causal, "special": model.special}
-        known |= {"template": added} if added.any() else {}
-        whole = Prompt(Text(ids, model.texts_of(ids)), {}, len(ids), **known)
-        prompt = PackedPrompt.of(whole, scan, name, reads)
+        prompt = packed_prompt(model, scan, row, name)
         hooks.run(
             model,
             # In a bidirectional model later tokens change the weights of earlier queries.
-            ids[None, : LONGEST if causal else None],
+            row.tokens[:, : LONGEST if prompt.causal else None],
             lambda layer, pattern, prompt=prompt: prompt.add(layer, pattern[0], wanted),
             layers=sorted({head.layer for head in wanted}),
         )
@@ -152,6 +140,27 @@ def gallery_of_model(
         if progress:
             progress(len(prompts), len(rows))
     return _fitted(scan, wanted, prompts, title, limit)
+
+
+def packed_prompt(model: "Model", scan: HeadScan, rows: "Rows", title: str | None) -> PackedPrompt:
+    """One prompt of a model, still without weights."""
+    if len(rows.tokens) != 1:
+        raise InputError(f"inputs must be one row each, got one of {len(rows.tokens)}")
+    ids, added, reads = rows.tokens[0], rows.template[0], None
+    if model.tokenizer is not None and int(ids.max()) < len(model.tokenizer):
+        reads = model.tokenizer.decode(ids[~added].tolist())
+    known = {"causal": model.direction == "causal", "special": model.special}
+    known |= {"template": added} if added.any() else {}
+    whole = Prompt(Text(ids, model.texts_of(ids)), {}, len(ids), **known)
+    return PackedPrompt.of(whole, scan, title, reads)
+
+
+def gallery_of_prompts(
+    scan: HeadScan, prompts: Sequence[PackedPrompt], *, live: str | None = None
+) -> Gallery:
+    """The page of prompts whose weights are packed; `live` as in `Gallery`."""
+    page = _fitted(scan, {*prompts[0].weights}, [*prompts], None, LIMIT)
+    return replace(page, live=live)
 
 
 def _wanted(

@@ -24,7 +24,7 @@ from interp.kinds.looks import marked, resting_columns
 from interp.scan.table import HeadScan
 from interp.show.about import special_of, thresholds_of
 from interp.show.pages.sheet import SIDE
-from interp.show.prompt import LONGEST, Prompt
+from interp.show.prompt import LONGEST, Prompt, Text
 from interp.text import joined, prose
 
 STEPS = 255
@@ -153,6 +153,23 @@ class PackedPrompt(Prompt):
         for head, cells, picture in zip(heads, steps, thumbnail(steps, most=SIDE), strict=True):
             self.weights[head] = packed(cells, causal=self.causal)
             self.pictures[head] = picture.cpu()
+
+    def to_json(self, sinks: Collection[Head]) -> dict[str, Any]:
+        """What a page knows of the prompt besides weights; `sinks` are the heads of that label."""
+
+        def side(text: Text) -> dict[str, Any]:
+            special = text.special(self.special)
+            return {"ids": text.ids.tolist(), "labels": text.labels, "special": special}
+
+        return {
+            **side(self.text),
+            "title": self.title,
+            "causal": self.causal,
+            "template": self.templated,
+            "keys": self.keys and {**side(self.keys), "template": []},
+            "targets": self.targets,
+            "sinks": {str(head): self.sinks[head] for head in sinks},
+        }
 
     def pattern(self, head: Head) -> Float[Tensor, "query key"]:
         """The weights of `head`, in steps of 1/255."""

@@ -37,7 +37,8 @@ class Gallery:
 
     `scan` is the table of labels and scores, `prompts` hold the packed weights of `heads`, the
     first of `notes` says what was left out, and `alone` is the head of a page of one in full.
-    `values` are numbers by head, in a `unit`, that pictures show and are sorted by.
+    `values` are numbers by head, in a `unit`, that pictures show and are sorted by. A page that is
+    `live`, with the text of its first prompt, asks its server for further ones.
 
     Example:
         >>> import interp
@@ -55,6 +56,7 @@ class Gallery:
     alone: Head | None = None
     values: Mapping[Head, float] | None = None
     unit: str = "value"
+    live: str | None = None
 
     def head(self, name: Any) -> "Gallery":
         """The page of one head in full, with its tokens; `name` is `L5H1`, `5.1` or `(5, 1)`."""
@@ -87,8 +89,12 @@ class Gallery:
             for i, prompt in enumerate(self.prompts)
             for head in self.heads
         }
-        more = {"picture": self._repr_png_(), "table": table, "interactive": self.alone is None}
-        return webpage.page(self.title, self._data(), blocks, **more)
+        more = {
+            "picture": self._repr_png_(),
+            "table": table,
+            "interactive": self.alone is None and self.live is None,
+        }
+        return webpage.page(self.title, self._data(), blocks, live=self.live is not None, **more)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to an `.html` file, whole or not at all, and return its path.
@@ -172,11 +178,12 @@ class Gallery:
         words += sorted(set(held) - set(words))
         kinds, thresholds, over = self._kinds, thresholds_of(self.scan), scored_over(self.scan)
         sinks = [Head.parse(row["name"]) for row in self._rows if row["kind"] == "sink"]
+        here = ", not over this prompt" if self.live is None else ""
         return {
             "about": self._about(),
             "notes": [*self.notes, *self._lost(), *self._notes(over), *self._of_labels()],
             "alone": self.alone and str(self.alone),
-            "scored": f"Scores over {over}, not over this prompt:" if kinds else "",
+            "scored": f"Scores over {over}{here}:" if kinds else "",
             "kinds": [{"kind": name, "word": kind.label} for name, kind in kinds.items()],
             "looks": {
                 word: kind.looks(thresholds, causal=self.scan.causal)
@@ -189,32 +196,14 @@ class Gallery:
             ],
             "groups": self._groups,
             "heads": self._rows,
-            "prompts": [
-                {
-                    "title": p.title,
-                    "ids": p.text.ids.tolist(),
-                    "labels": p.text.labels,
-                    "causal": p.causal,
-                    "special": p.text.special(p.special),
-                    "template": p.templated,
-                    "keys": p.keys
-                    and {
-                        "ids": p.keys.ids.tolist(),
-                        "labels": p.keys.labels,
-                        "special": p.keys.special(p.special),
-                        "template": [],
-                    },
-                    "targets": p.targets,
-                    "sinks": {str(head): p.sinks[head] for head in sinks},
-                }
-                for p in self.prompts
-            ],
+            "prompts": [prompt.to_json(sinks) for prompt in self.prompts],
             "values": self.values
             and {
                 "word": self.unit,
                 "largest": max(map(abs, self.values.values())) or 1.0,
             },
             "circuitsvis": None,
+            "live": self.live,
         }
 
     def _lost(self) -> list[str]:

@@ -37,11 +37,13 @@ def page(
     picture: bytes,
     table: Iterable[tuple[str, ...]],
     interactive: bool = True,
+    live: bool = False,
 ) -> str:
     """The HTML of a gallery, which refers to nothing outside.
 
     `blocks` are packed weights by the id of their element. A reader without scripts sees `picture`
     (PNG) and `table`, a row per head. An `interactive` page has circuitsvis' script, if installed.
+    A `live` page may connect to the server that it is from.
     """
     allowed, blocks = [], dict(blocks)
     if interactive and find_spec("circuitsvis") is None:
@@ -57,7 +59,14 @@ def page(
     parts = {"blocks": "\n".join(elements), "rows": "".join(f"<tr>{row}</tr>\n" for row in cells)}
     parts |= {"picture": base64.b64encode(picture).decode("ascii"), "style": _asset("gallery.css")}
     script = _asset("gallery.js") + _asset("view.js")
-    return document("gallery.html", title, data, script=script, allowed=allowed, **parts)
+    parts |= {"live": _asset("live.html") if live else ""}
+    if live:
+        script += _asset("live.js")
+        parts["style"] += _asset("live.css")
+    fetches = "'self'" if live else "'none'"
+    return document(
+        "gallery.html", title, data, script=script, allowed=allowed, fetches=fetches, **parts
+    )
 
 
 def lab_page(title: str, data: Mapping[str, Any]) -> str:
@@ -76,13 +85,14 @@ def document(
     style: str,
     script: str,
     allowed: Iterable[str] = (),
+    fetches: str = "'none'",
     **parts: str,
 ) -> str:
-    """A filled template, with a policy that runs only its own scripts and fetches nothing."""
+    """A filled template, with a policy that runs only its own scripts; `fetches` is from where."""
     digests = (hashlib.sha256(text.encode("utf-8")).digest() for text in (script, *allowed))
     hashes = " ".join(f"'sha256-{base64.b64encode(one).decode('ascii')}'" for one in digests)
     policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;"
+        f"default-src {fetches}; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;"
         " base-uri 'none'; form-action 'none'"
     )
     parts |= {"policy": policy, "style": style, "script": script}

@@ -22,6 +22,11 @@ const fixed = (head, kind) => {
   const score = scoreFor(head, kind);
   return score === null ? "" : (near(head, kind) ? "~" : "") + score.toFixed(2);
 };
+// The score on a prompt that was typed, if it can be measured there.
+const scoreHere = (head, kind) => {
+  const score = data.prompts[state.prompt].scores?.[head.name]?.[kind ?? head.kind];
+  return score === undefined ? "" : score.toFixed(2);
+};
 const weightText = (step) => (step ? (step / STEPS).toFixed(3) : "less than 0.002");
 
 // A character that no font has is drawn as a box, the same for all: its number says more.
@@ -49,8 +54,11 @@ const legible = (label) =>
 
 // Weights, key by key and there query by query: the lower triangle where no query looks ahead.
 
+const arrived = new Map(); // Of a live page: weights that its server sent.
+
 async function inflate(id) {
-  const packed = $(id).textContent;
+  const packed = arrived.get(id) ?? $(id)?.textContent;
+  if (packed === undefined) return null; // Not there yet.
   const bytes = Uint8Array.fromBase64
     ? Uint8Array.fromBase64(packed)
     : Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
@@ -100,6 +108,8 @@ async function drawThumbnail(button) {
   const number = state.prompt;
   const prompt = data.prompts[number];
   const weights = await weightsOf(number, head);
+  button.classList.toggle("waiting", !weights);
+  if (!weights) return;
   const [n, keys] = [prompt.labels.length, keysOf(prompt).labels.length];
   const block = Math.ceil(Math.max(n, keys) / THUMB);
   const [down, across] = [Math.ceil(n / block), Math.ceil(keys / block)];
@@ -195,7 +205,7 @@ const buttons = data.heads.map((head) => {
   const button = make("button", "", { className: "head", type: "button", head, tabIndex: -1 });
   const words = make("span");
   words.append(make("b", head.name), make("i"));
-  button.append(make("canvas"), words);
+  button.append(make("canvas"), words, make("em"));
   if (head.value !== null) button.append(valueOf(head));
   button.dataset.head = head.name;
   button.addEventListener("click", () => openHead(head));
@@ -241,11 +251,12 @@ function arrange() {
       const grid = make("div", "", { className: "grid" });
       for (const button of members) {
         const { head } = button;
-        const score = fixed(head, kind);
+        const [score, here] = [fixed(head, kind), scoreHere(head, kind)];
         button.querySelector("i").textContent = score;
+        button.querySelector("em").textContent = here && `here ${here}`;
         button.title = head.labels.join(", ");
         const value = button.querySelector("u")?.textContent ?? "";
-        const numbers = `${score && `, score ${score}`}${value && `, value ${value}`}`;
+        const numbers = `${score && `, score ${score}`}${here && `, on this prompt ${here}`}${value && `, value ${value}`}`;
         button.setAttribute("aria-label", `${head.name}, ${button.title}${numbers}`);
       }
       grid.append(...members);
@@ -328,6 +339,7 @@ function setPrompt(number) {
   $("tokens").replaceChildren(...tokensOf(prompt));
   $("key-tokens").replaceChildren(...(prompt.keys ? tokensOf(prompt.keys) : []));
   redraw();
+  if (prompt.scores) arrange();
   if (view.coming) openHead(view.coming.head);
 }
 

@@ -11,7 +11,7 @@ const shade = (name) => getComputedStyle(document.documentElement).getPropertyVa
 async function openHead(head) {
   const coming = (view.coming = { head, prompt: state.prompt });
   const weights = await weightsOf(coming.prompt, head);
-  if (view.coming !== coming) return;
+  if (view.coming !== coming || !weights) return;
   Object.assign(view, { ...coming, weights, held: false });
   const last = prompt().labels.length - 1;
   Object.assign(view, { query: last, key: strongestKey(last) });
@@ -24,7 +24,8 @@ async function openHead(head) {
       make("dt", word),
       make(
         "dd",
-        score === null ? "not measured" : score.toFixed(3) + (near(head, kind) ? ", borderline" : ""),
+        (score === null ? "not measured" : score.toFixed(3) + (near(head, kind) ? ", borderline" : "")) +
+          (scoreHere(head, kind) && `; on this prompt ${scoreHere(head, kind)}`),
       ),
     ]),
   );
@@ -32,6 +33,8 @@ async function openHead(head) {
   const looks = data.looks[head.label];
   $("marking").hidden = !(head.kind && head.kind in prompt().targets);
   $("marking").querySelector("span").textContent = `outline the targets${looks ? ` (${looks})` : ""}`;
+  $("taking").hidden = data.live === null;
+  if (data.live !== null) $("take").checked = live.without.has(head.name);
   $("frame").replaceChildren();
   const two = Boolean(prompt().keys);
   // CircuitsVis shows only a text's attention to itself.
