@@ -78,7 +78,7 @@ def head_map(
         body=bottom + below + 0.15,
         notes="Layers and heads count from 0. Numbers on the map: the largest values, by name.",
     )
-    ends = _ends(values) if isinstance(values, HeadEffects) and name == "effect" else {}
+    names, ends = _words(values) if isinstance(values, HeadEffects) else ({}, {})
     with styled():
         panel = page.panel(0.5, 0.1, layers * wide, heads * tall)
         paint(panel, table, low, high, colours)
@@ -88,7 +88,8 @@ def head_map(
         for place, head in enumerate(ranked):
             value, (column_at, row) = numbers[head], divmod(place, lines)
             _write(panel, head.layer, head.head, str(place + 1), value, high, size)
-            words = f"{place + 1}  {head}  {_signed(value, low, high)}{ends.get(head, '')}"
+            words = f"{place + 1}  {names.get(head, head)}  {_signed(value, low, high)}"
+            words += ends.get(head, "") if name == "effect" else ""
             page.text(corner[0] + 1.8 * column_at, corner[1] + LINE * row, words)
     return page.figure
 
@@ -196,13 +197,15 @@ def _signed(value: float, low: float, high: float) -> str:
     return f"{value:{'+' * (low < 0)}.{digits}f}"
 
 
-def _ends(effects: HeadEffects) -> dict[Head, str]:
-    """The interval of each head in words, where there is one."""
-    frame = effects.to_frame().dropna(subset=["low", "high"])
-    return {
-        Head(row["layer"], row["head"]): f"  [{row['low']:.2f}, {row['high']:.2f}]"
-        for row in frame.to_dict("records")
+def _words(effects: HeadEffects) -> tuple[dict[Head, str], dict[Head, str]]:
+    """The name of each head, or key-value head, and its interval, where there is one."""
+    rows = {Head(row["layer"], row["head"]): row for row in effects.frame.to_dict("records")}
+    ends = {
+        head: f"  [{row['low']:.2f}, {row['high']:.2f}]"
+        for head, row in rows.items()
+        if row["low"] == row["low"]  # NaN of a single prompt.
     }
+    return {head: row["name"] for head, row in rows.items()}, ends
 
 
 def _what(made_by: dict[str, Any]) -> str:
