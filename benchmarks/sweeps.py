@@ -6,7 +6,7 @@
 - **Onset:** circuits built by hand, interpolated from random weights to the complete circuit. The
   known onset is where a scan of 16 times as many rows is above its null; 100 runs with other
   circuits and rows find it.
-- **Matching:** the learned model with its heads shuffled, 25 times, on other rows each time.
+- **Matching:** the learned model with its heads shuffled, 25 times, on the same rows and on others.
 """
 
 import json
@@ -121,16 +121,21 @@ def shuffled(model: interp.Model, order: list[int], seed: int) -> interp.Model:
 
 def matching() -> dict:
     """Share of the heads of the learned model that are matched with themselves."""
-    model, right = load_learned(), []
+    model, right = load_learned(), {"same_rows": [], "other_rows": []}
     first = interp.scan_heads(model, rows=16).to_frame()
-    for seed in range(25):
-        order = torch.randperm(4, generator=torch.Generator().manual_seed(seed)).tolist()
-        scan = interp.scan_heads(shuffled(model, order, seed), rows=16, seed=seed).to_frame()
-        pairs = match_heads(first, scan, draws=1).frame
-        for name, other in zip(pairs["name"], pairs["other"]):
-            layer, head = name[:2], int(name[3:])
-            right.append(other == f"{layer}H{order.index(head)}")
-    return {"heads": len(right), "right": float(np.mean(right))}
+    for turn in range(25):
+        order = torch.randperm(4, generator=torch.Generator().manual_seed(turn)).tolist()
+        other = shuffled(model, order, turn)
+        for seed, found in zip((0, turn + 1), right.values()):
+            pairs = match_heads(
+                first, interp.scan_heads(other, rows=16, seed=seed).to_frame(), draws=1
+            ).frame
+            found += [
+                other == f"{name[:2]}H{order.index(int(name[3:]))}"
+                for name, other in zip(pairs["name"], pairs["other"])
+            ]
+    shares = {name: float(np.mean(found)) for name, found in right.items()}
+    return {"heads": len(right["same_rows"]), "right": shares}
 
 
 if __name__ == "__main__":

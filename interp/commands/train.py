@@ -80,12 +80,16 @@ def main(
     run = checkpoint.resumed(model, recipe, out)
     if run.step > steps:
         raise InputError(f"--steps must be at least {run.step}, as {out} has, got {steps}")
+
+    def keep() -> None:
+        if checkpoints and run.step % max(1, steps // checkpoints) == 0:
+            folder = out / f"checkpoint-{run.step}"
+            models.save(interp.load_model(model, name=folder.name), folder)
+
     with command.progress(f"training from step {run.step}") as step:
         try:
             while run.step < steps:
-                if checkpoints and run.step % max(1, steps // checkpoints) == 0:
-                    folder = out / f"checkpoint-{run.step}"
-                    models.save(interp.load_model(model, name=folder.name), folder)
+                keep()
                 if run.step % LOOK_EVERY == 0:
                     run.look()
                     step.advance(run.step, steps)
@@ -96,6 +100,7 @@ def main(
             message = f"{out} keeps the last checkpoint; the same command resumes from it"
             raise KeyboardInterrupt(message) from None
         run.look()
+        keep()
         with files.staged(out) as scratch:
             step("scanning")
             opened = interp.load_model(model)

@@ -136,7 +136,7 @@ def sweep(
     work = Work(Path(out), what, prompts_of(what, prompts), batch, threads, settings)
     if executor is not None and processes is not None:
         raise InputError("processes must be left out with executor")
-    _check_manifest(work, write=not dry_run)
+    check_manifest(work, write=not dry_run)
     cache = None if dry_run else work.out / "_files"
     changed, seen, found = time.monotonic(), {}, {}
     while True:
@@ -165,7 +165,7 @@ def _targets(models: Any, revisions: Any, watch: float) -> list[Target]:
         raise
 
 
-def _check_manifest(work: Work, *, write: bool) -> None:
+def check_manifest(work: Work, *, write: bool) -> None:
     """Compare the settings with the manifest, or write one."""
     path, record = work.out / MANIFEST, work.record()
     if not path.exists():

@@ -22,7 +22,7 @@ def test_a_run_writes_a_model_that_opens_its_record_and_its_figure(finished):
         *("config.json", "model.safetensors", "training.json"),
         *("phase_change.svg", "checkpoint.safetensors"),
     }
-    folders = [finished / f"checkpoint-{step}" for step in (0, 1)]
+    folders = [finished / f"checkpoint-{step}" for step in (0, 2)]
     first, model = (interp.load_model(folder).digest for folder in folders)
     assert first != model
     model = interp.load_model(finished)
