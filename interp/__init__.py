@@ -27,6 +27,7 @@ What heads do to the output:
     verify                  remove the heads of each label; compare with random heads
     ablated                 the model without some heads, inside a `with` block
     why                     which earlier parts make a head look from one token to another: `Why`
+    find_circuit            the edges that carry a task, and how faithful they are: a `Circuit`
     path_effects            replace earlier heads in the queries, keys or values of a head
     composition_scores      how strongly each head reads each earlier head, from the weights
 
@@ -40,7 +41,7 @@ Circuits, validation and pictures:
     live                    a page that answers typed prompts, for this machine alone
     interp.show.figures     figures for a paper: `from interp.show import figures`
 
-Classes:
+Classes; `help(interp.scan_heads)` shows one name in full, `docs/architecture.md` the rooms:
 
     Model                   a language model, ready to run
     Head                    one head: accepted everywhere as L5H1, 5.1, (5, 1) or Head(5, 1)
@@ -49,13 +50,12 @@ Classes:
     HeadLabel               one head's label with its scores
     HeadEffects             what each head does to a metric: to_frame, matrix, save, load
     PromptScores            the table of `score_prompts`
+    Circuit                 scored edges: to_frame, faithfulness, cmd, cpr, jaccard, save, load
     Why                     the terms of one attention score: to_frame, by_part, checks, save, load
     AttentionPatterns       patterns [layer, batch, head, query, key] with their tokens
     Gallery                 the page that `gallery` makes: save, head
     Thresholds              every number that decides a label
     InputError              the exception for wrong arguments and files
-
-`help(interp.scan_heads)` shows one in full; `docs/architecture.md` explains the rooms below.
 """
 
 from importlib import import_module
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from interp.effects.ablate import ablated as ablated
     from interp.effects.ablate_map import ablate as ablate
     from interp.effects.attribute import attribute as attribute
+    from interp.effects.circuit import Circuit as Circuit
+    from interp.effects.circuit import find_circuit as find_circuit
     from interp.effects.head_effects import HeadEffects as HeadEffects
     from interp.effects.logit_attribution import logit_attribution as logit_attribution
     from interp.effects.metrics import logit_difference as logit_difference
@@ -107,6 +109,7 @@ __version__ = "0.1.0"
 # Module of each public name. There is no `__all__`: help() would print every class in full.
 _HOME = {
     "AttentionPatterns": "patterns.tensor",
+    "Circuit": "effects.circuit",
     "Gallery": "show.pages.page",
     "Head": "heads",
     "HeadEffects": "effects.head_effects",
@@ -127,6 +130,7 @@ _HOME = {
     "compare_circuits": "circuits.compare",
     "compare_with_published": "trust.published",
     "composition_scores": "weights.folded",
+    "find_circuit": "effects.circuit",
     "gallery": "show.pages.gallery",
     "kind": "kinds.kind",
     "live": "show.live.start",

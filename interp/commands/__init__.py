@@ -11,6 +11,7 @@ GROUPS = {
     "Test what they do": {
         "verify": "remove the heads of each label, compare with random heads",
         "patch": "what each head does in a task or on your own pairs of prompts",
+        "circuit": "find the edges of a model that carry a task",
         "sinks": "the loss without the first tokens in the cache",
         "compare": "induction circuits built by hand, learned, and real",
     },

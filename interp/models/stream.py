@@ -62,7 +62,7 @@ def streaming(
 
     def attend(module: Any, *args: Any, **options: Any) -> tuple[Tensor, None]:
         layer = model.parts[module]
-        out, attention = _attended(module, layer, model.windows[layer], *args, **options)
+        out, attention = attended(module, layer, model.windows[layer], *args, **options)
         check_heads(model, layer, attention.n_heads)
         lse = attention.lse if real is None else torch.where(real[:, None], attention.lse, 0)
         refuse_not_finite(lse, model, layer)
@@ -133,7 +133,7 @@ def streams(model: Model) -> bool:
     return sorted(seen) == attention_layers(model, None)
 
 
-def _attended(
+def attended(
     module: Any,
     layer: int,
     width: int | None,

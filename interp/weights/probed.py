@@ -192,7 +192,9 @@ def _layer(
     last_norm = [norm for norm, (each, *_) in within.items() if each.gave is call.gave]
     if any(each.read is call.read for each, *_ in within.values()):  # ESM
         raise InputError(f"norms of the stream must be before the attention, got others in {where}")
-    after = [norm for norm, each in around if each.read is call.gave] or [nn.Identity()]
+    # What follows an attention that adds the stream itself (Bloom) is no norm of the heads alone.
+    is_alone = torch.equal(call.gave, last.gave)
+    after = [norm for norm, each in around if is_alone and each.read is call.gave]
     like = torch.ones_like(stream[0, 0])
     return Layer(
         where=where,
@@ -202,7 +204,7 @@ def _layer(
         z=z.transpose(1, 2),
         stream=stream,
         before=Norm(before, like),
-        after=Norm(after[0], like),
+        after=Norm((after or [nn.Identity()])[0], like),
         inner={
             norm: [(each.read, each.gave) for each in seen]
             for norm, seen in within.items()

@@ -1,0 +1,65 @@
+"""Find the edges of a model that carry a task, and how faithful they are alone.
+
+Scores every edge between embedding, heads, MLPs and logits by gradients, runs the model with the
+best edges alone under three ablations, next to random edges, and resamples the prompts. Writes
+circuit.json and a graph of the strongest edges to the folder OUT.
+
+Examples:
+    interp circuit --task ioi --number 20
+    interp circuit --model gpt2 --pairs pairs.jsonl
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interp import command
+from interp.commands.patch import Tasks
+
+
+def main(
+    source: command.Source,
+    out: Annotated[Path, typer.Option(help="Folder for circuit.json and the graph.")] = Path(
+        "results"
+    ),
+    task: Annotated[Tasks, typer.Option(help="Task whose pairs are run.")] = "ioi",
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Your own pairs, instead of a task: .jsonl or .csv with clean, corrupted, right"
+            " and wrong in each line."
+        ),
+    ] = None,
+    number: Annotated[int, typer.Option(min=1, help="Number of pairs of the task.")] = 50,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the integrated gradients.")] = 5,
+    edges: Annotated[int, typer.Option(min=1, help="Edges in the graph at most.")] = 60,
+    seed: command.Seed = 0,
+    format: command.Formats = "png",
+) -> None:
+    import interp
+    from interp import files
+    from interp.models import load
+    from interp.show import figures
+
+    formats = command.listed(format, command.FORMATS, name="--format")
+    with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
+        model = load.load_for(out / "circuit.json", **vars(source))
+        if pairs is None:
+            chosen = getattr(interp.tasks, task)(model, number, seed=seed)
+        else:
+            chosen = interp.tasks.from_file(model, pairs)
+        solved = chosen.solved(model)
+        step("scoring and running edges")
+        found = interp.find_circuit(model, chosen, steps=steps, seed=seed, progress=step.advance)
+        found.save(scratch / "circuit.json")
+        drawn = figures.circuit_graph(found, edges)
+        figures.save_figures({"circuit": drawn}, scratch, formats)
+    areas = ", ".join(f"{how} {area:.3f}" for how, area in found.cmd.items())
+    command.show(
+        f"{chosen.name}: {model.name} prefers the right answer in {solved:.0%} of the pairs",
+        repr(found),
+        f"CMD: {areas}",
+        f"wrote circuit.json and circuit.{', '.join(formats)} to {out}",
+        result=found,
+    )
