@@ -131,6 +131,8 @@ class Prompts:
                 values |= zip(some, self._measured([changes[index] for index in some]))
                 if progress is not None:
                     progress(len(values), len(changes))
+        if not changes:
+            return self.before[None][:0]
         return torch.stack([values[index] for index in range(len(changes))])
 
     def gradients(self, source: "Prompts", shares: Sequence[float]) -> list[Outputs]:

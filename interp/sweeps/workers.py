@@ -2,13 +2,13 @@
 
 import multiprocessing
 import os
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from interp.errors import InputError, told
@@ -108,7 +108,7 @@ def _check_sendable(work: Work, tasks: Sequence[Task]) -> None:
     if any(not isinstance(task[0].target.source, str) for task in tasks):
         raise InputError("models must be names or paths with processes or executor, got a loaded")
     try:
-        pickle.dumps(work)
+        ForkingPickler.dumps(work)
     except Exception as error:
         raise InputError(
             "settings must be values that other processes can receive: name your own kinds as"

@@ -2,8 +2,9 @@ import json
 from typing import Any
 
 import pytest
-from invoked import invoke, refused, script
+from invoked import invoke, refused
 
+from interp.commands import accuracy as command
 from interp.heads import Head
 from interp.trust import accuracy, shortcut
 
@@ -65,4 +66,4 @@ def test_a_mistake_gets_one_line_and_writes_nothing(option, value, tmp_path):
 
 
 def test_the_least_number_of_heads_is_the_modules():
-    assert script("measure_accuracy")["FEWEST"] == accuracy.FEWEST
+    assert command.FEWEST == accuracy.FEWEST
