@@ -1,15 +1,19 @@
 """A metric with the outputs of heads replaced, for many such changes in few passes.
 
 Nothing changes below the first layer of a replaced head: the layers there hand on the stream that
-they computed once. Several changes with the same first layer run next to each other in the batch,
+they computed once. Nothing changes before the first position where a head puts out anything else:
+only the positions from there on run, with the model's own keys and values of those before. Several
+changes with the same first layer run next to each other in the batch,
 and the model computes the logits after the last token alone if the metric needs no others.
 """
 
+import copy
+import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -64,7 +68,7 @@ class Group:
     attention: dict[int, FromQK]
     left: dict[int, Any]
     logits: Float[Tensor, "batch 1 id"]
-    entered: Float[Tensor, "batch pos d_model"] | None = None
+    entered: Float[Tensor, "*batch pos d_model"] | None = None
 
 
 def change_to(outputs: Sequence[Outputs], heads: Iterable[Head]) -> Change:
@@ -98,7 +102,8 @@ class Prompts:
         self.groups = [
             _group(model, rows, tokens[rows, :n], streamed) for rows, n in _batches(tokens)
         ]
-        self._skippable: dict[int, bool] = {}
+        self._skippable: dict[int, _Skips] = {}
+        self._before: dict[int, tuple[int, Any]] = {}
 
     @cached_property
     def before(self) -> Float[Tensor, " batch *measure"]:
@@ -144,8 +149,10 @@ class Prompts:
         model, every = self._model, self._logits([{}])[0]
         sums = [{i: torch.zeros_like(z) for i, z in group.z.items()} for group in self.groups]
         for total, theirs, group in zip(sums, source.groups, self.groups, strict=True):
-            assert group.entered is not None
-            assert theirs.entered is not None
+            if group.entered is None or theirs.entered is None or group.entered.dim() != 3:
+                raise InputError(
+                    f"model must have layers that read one residual stream, got {model.name}"
+                )
             own, away = group.entered, theirs.entered - group.entered
             for some in torch.arange(len(own)).split(max(1, _GRADED // own.shape[1])):
                 rows = [group.rows[index] for index in some]
@@ -176,10 +183,40 @@ class Prompts:
         values = [_checked(self._metric(each, self.tokens), self._shape) for each in every]
         return torch.stack(values).double().cpu()
 
-    def _can_skip(self, layer: int) -> bool:
+    def _can_skip(self, layer: int) -> "_Skips":
         if layer not in self._skippable:
-            self._skippable[layer] = _skippable(self._model, self.groups[0], layer)
+            group, cache = self._probe
+            self._skippable[layer] = _skippable(self._model, group, layer, cache)
         return self._skippable[layer]
+
+    @cached_property
+    def _probe(self) -> tuple[Group, Any]:
+        """A group of the longest prompts, and what the model keeps of the first one's first half.
+
+        The second is None if it keeps nothing.
+        """
+        group = max(self.groups, key=lambda group: group.tokens.shape[1])
+        half = group.tokens[:1, : group.tokens.shape[1] // 2]
+        try:
+            return group, _cached(self._model, half) if half.numel() else None
+        except Exception:  # Not all models keep keys and values.
+            return group, None
+
+    def _start(self, index: int, changes: Sequence[Change]) -> int:
+        """The first position at which a group's heads put out anything else."""
+        group = self.groups[index]
+        starts = [group.tokens.shape[1] - 1]
+        for head, new in ((head, new[index]) for change in changes for head, new in change.items()):
+            old = group.z[head.layer][:, :, head.head]
+            starts += (new.to(old) != old).any(-1).any(0).nonzero()[:1, 0].tolist()
+        return min(starts)
+
+    def _cache(self, index: int, start: int, copies: int) -> Any:
+        """The model's keys and values before position `start`, for each copy of a group."""
+        if self._before.get(index, (0, None))[0] != start:
+            self._before[index] = start, _cached(self._model, self.groups[index].tokens[:, :start])
+        rows = torch.arange(len(self.groups[index].rows), device=self._model.device)
+        return _rows_of(self._before[index][1], rows.repeat(copies))
 
     def _logits(self, changes: Sequence[Change]) -> Float[Tensor, "change batch _ id"]:
         model, copies = self._model, len(changes)
@@ -187,20 +224,26 @@ class Prompts:
         first = min(layers, default=model.attending[-1])
         every: Tensor | None = None
         for index, group in enumerate(self.groups):
-            size = len(group.rows)
+            size, skips, start, cache = len(group.rows), self._can_skip(first), 0, None
+            if layers and skips.positions and self._only_last and not self.streamed:
+                start = self._start(index, changes)
+                cache = self._cache(index, start, copies) if start else None
 
-            def replace(layer: int, z: Tensor, index: int = index, size: int = size) -> None:
-                for copy, change in enumerate(changes):
+            def replace(
+                layer: int, z: Tensor, index: int = index, size: int = size, start: int = start
+            ) -> None:
+                for place, change in enumerate(changes):
                     for head, new in change.items():
                         if head.layer == layer:
-                            rows = z[copy * size : (copy + 1) * size]
-                            rows[:, :, head.head] = new[index].to(z)
+                            rows = z[place * size : (place + 1) * size]
+                            rows[:, :, head.head] = new[index][:, start:].to(z)
 
             with ExitStack() as changed:
-                if self._can_skip(first):
-                    changed.enter_context(_skipping(model, first, group.left, copies))
+                if skips.layers:
+                    changed.enter_context(_skipping(model, first, group.left, copies, start))
                 changed.enter_context(_editing(model, layers, replace, self.streamed))
-                logits = _run(model, group.tokens.repeat(copies, 1), self._only_last)
+                tokens = group.tokens[:, start:].repeat(copies, 1)
+                logits = _run(model, tokens, self._only_last, cache=cache)
             if every is None:
                 length = 1 if self._only_last else self.tokens.shape[1]
                 shape = copies, len(self.tokens), length, logits.shape[-1]
@@ -298,13 +341,20 @@ def _checked(values: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def _run(
-    model: Model, tokens: Int[Tensor, "batch pos"], only_last: bool, grad: bool = False
+    model: Model,
+    tokens: Int[Tensor, "batch pos"],
+    only_last: bool,
+    grad: bool = False,
+    cache: Any = None,
 ) -> Float[Tensor, "batch _ id"]:
     check_causal(model)
     ids, runs = tokens.to(model.device), model.plain if model.given is None else model.given
     options = cheap_forward(model.inner)
     if not only_last:
         options.pop("logits_to_keep", None)
+    if cache is not None:
+        names = inspect.signature(type(model.plain).forward).parameters
+        options |= {"cache" if "cache" in names else "past_key_values": cache, "use_cache": True}
     with torch.set_grad_enabled(grad), evaluating(runs):
         if model.given is None:
             logits = runs(ids, **options).logits
@@ -318,12 +368,34 @@ def _layers(model: Model) -> dict[int, nn.Module]:
     return {} if model.plain is None else layer_modules(model.plain)
 
 
+def _cached(model: Model, tokens: Int[Tensor, "batch pos"]) -> Any:
+    """The keys and values that the model keeps of the tokens."""
+    options = cheap_forward(model.plain) | {"use_cache": True}
+    with torch.no_grad(), evaluating(model.plain):
+        output = model.plain(tokens.to(model.device), **options)
+        return output.cache if hasattr(output, "cache") else output.past_key_values
+
+
+def _rows_of(cache: Any, rows: Int[Tensor, " row"]) -> Any:
+    """A copy of a cache with some of its rows, which the model may add to."""
+    cache = copy.deepcopy(cache)
+    cache.batch_select_indices(rows)
+    return cache
+
+
 @contextmanager
-def _skipping(model: Model, until: int, left: dict[int, Any], copies: int) -> Iterator[None]:
-    """Let the layers below `until` compute nothing, and hand on what they did for each copy."""
+def _skipping(
+    model: Model, until: int, left: dict[int, Any], copies: int, start: int = 0
+) -> Iterator[None]:
+    """Let the layers below `until` compute nothing, and hand on what they did for each copy.
+
+    From position `start` on.
+    """
 
     def repeated(value: Any) -> Any:
-        return value.repeat(copies, *[1] * (value.dim() - 1)) if torch.is_tensor(value) else value
+        if not torch.is_tensor(value):
+            return value
+        return value[:, start:].repeat(copies, *[1] * (value.dim() - 1))
 
     entering = tree_map(repeated, left[until - 1]) if until else None
     with alone(model.plain), ExitStack() as back:
@@ -341,17 +413,29 @@ def _forward_back(module: nn.Module, forward: Any) -> None:
         module.forward = forward
 
 
-def _skippable(model: Model, group: Group, layer: int) -> bool:
-    """Whether the layers below `layer` can be skipped: a prompt gives the same logits then.
+class _Skips(NamedTuple):
+    """What need not run again: layers below a change, and positions before it."""
 
-    It does not where a layer reads more of an earlier one than the stream, such as its keys.
+    layers: bool
+    positions: bool
+
+
+def _skippable(model: Model, group: Group, layer: int, cache: Any) -> _Skips:
+    """What can be skipped for a change in `layer`: the first prompt gives the same logits then.
+
+    `cache` has the first half of that prompt. They differ where a layer reads more of an earlier
+    one than the stream, such as its keys, or more of earlier tokens than their keys and values.
     """
-    if model.plain is None:
-        return False
+    tokens = group.tokens[:1]
     left = tree_map(lambda value: value[:1] if torch.is_tensor(value) else value, group.left)
-    try:
-        with _skipping(model, layer, left, 1):
-            logits = _run(model, group.tokens[:1], True)
-    except Exception:  # Whatever it is that is missing: the whole model runs instead.
-        return False
-    return torch.allclose(logits, group.logits[:1], rtol=1e-4, atol=1e-4)
+    half = [] if cache is None else [tokens.shape[1] // 2]
+    for start in [*half, 0] if model.plain is not None else ():
+        try:
+            with _skipping(model, layer, left, 1, start):
+                kept = _rows_of(cache, torch.zeros(1, dtype=torch.long)) if start else None
+                logits = _run(model, tokens[:, start:], True, cache=kept)
+        except Exception:  # Whatever it is that is missing: the whole model runs instead.
+            continue
+        if torch.allclose(logits, group.logits[:1], rtol=1e-4, atol=1e-4):
+            return _Skips(layers=True, positions=start > 0)
+    return _Skips(layers=False, positions=False)

@@ -66,7 +66,7 @@ def test_nothing_depends_on_what_is_skipped_or_runs_together(monkeypatch):
     model.plain.model.layers[0].mlp.register_forward_hook(lambda *_: ran.append(1))
     interp.patch(model, clean, corrupted, metric("llama"), heads="L1H0")
     skipped = len(ran)
-    monkeypatch.setattr(engine, "_skippable", lambda *_: False)
+    monkeypatch.setattr(engine, "_skippable", lambda *_: engine._Skips(False, False))
     monkeypatch.setattr(engine, "_TOKENS", 9)
     assert (
         interp.patch(model, clean, corrupted, metric("llama")).matrix() - together
@@ -82,7 +82,7 @@ def test_layers_are_not_skipped_where_that_would_change_the_result(monkeypatch):
     model = interp.load_model(tiny("llama"))
     model.plain.model.layers[0].register_forward_hook(lambda module, inputs, output: 2 * output)
     maps = [interp.patch(model, *prompts(), metric("llama")).matrix()]
-    monkeypatch.setattr(engine, "_skippable", lambda *_: False)
+    monkeypatch.setattr(engine, "_skippable", lambda *_: engine._Skips(False, False))
     maps.append(interp.patch(model, *prompts(), metric("llama")).matrix())
     assert (maps[0] - maps[1]).abs().max().max() < 1e-4
 
@@ -210,3 +210,19 @@ def test_reverse_puts_corrupted_activations_into_the_clean_run():
     assert ours.made_by["clean"] == ours.made_by["prompts"] == swapped.made_by["prompts"]
     one = interp.patch(tiny("llama"), clean, corrupted, measure, "k", heads="L1H3", reverse=True)
     assert [*one.to_frame()["name"]] == ["L1KV1"]
+
+
+@pytest.mark.parametrize(("family", "runs"), [("llama", 7), ("jamba", 9), ("gemma3n", 9)])
+def test_positions_before_the_first_change_do_not_run_again(family, runs):
+    """Where the model keeps more of them than keys and values, they do."""
+    clean, corrupted = (ids[:2] for ids in prompts())
+    model, seen = interp.load_model(tiny(family)), []
+    either = interp.logit_difference(right=[10] * 2, wrong=[20] * 2)
+    last_layer = [*engine.layer_modules(model.plain).values()][-1]
+
+    def look(module, inputs, output):
+        seen.append((output[0] if isinstance(output, tuple) else output).shape[-2])
+
+    last_layer.register_forward_hook(look)
+    interp.patch(model, clean, corrupted, either)
+    assert seen[-1] == runs
