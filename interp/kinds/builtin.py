@@ -14,6 +14,7 @@ from interp.errors import InputError, quoted, reading
 from interp.kinds import targets as rules
 from interp.kinds import vocabulary as more
 from interp.kinds.kind import Kind
+from interp.kinds.meaning import OF_MEANING
 from interp.kinds.names import OF_NAMES
 
 ANTI_INDUCTION = "anti-induction"
@@ -97,6 +98,7 @@ MORE = _by_name(
         on="text",
     ),
     *OF_NAMES,
+    *OF_MEANING,
     *map(offset, (2, 3, 4)),
     Kind(
         "last_punctuation",

@@ -271,7 +271,7 @@ _TAKEN = {
     *("layer", "head", "name", "label", "labels", "entropy", "mean_distance", "sinks", "window"),
     *("sink_position", "sink_at", "sink_column", "sink_queries", "anti_induction", "margin"),
     *("borderline", "not_measured", "ov_copying", "min_queries", "window_width", "score", "mixed"),
-    *("explained", "outside_sinks", "unexplained"),
+    *("explained", "outside_sinks", "unexplained", "preferred"),
 }
 """Names that tables and thresholds use for something else."""
 

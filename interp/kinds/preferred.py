@@ -40,6 +40,16 @@ class Preferred:
         """Ids of the tokens that a head prefers most."""
         return (self.features @ self.direction[layer, head]).topk(most).indices
 
+    def of_layer(
+        self,
+        layer: int,
+        attention: Attention,
+        asked: Asked,
+        sinks: Bool[Tensor, "batch head key"],
+    ) -> dict[str, Bool[Tensor, "batch head s key"]]:
+        """`targets` by kind, whatever the attention."""
+        return {"preferred": self.targets(layer, asked, sinks)}
+
     def targets(
         self, layer: int, asked: Asked, sinks: Bool[Tensor, "batch head key"]
     ) -> Bool[Tensor, "batch head s key"]:
@@ -73,8 +83,11 @@ class Fit:
 
     def add(
         self, layer: int, attention: Attention, asked: Asked, sinks: Bool[Tensor, "batch head key"]
-    ) -> None:
-        """Add what no kind explains: what each token draws, and what it would draw evenly."""
+    ) -> dict[str, Bool[Tensor, "batch head s key"]]:
+        """Add what no kind explains: what each token draws, and what it would draw evenly.
+
+        Nothing is a target yet.
+        """
         outside, _ = outside_sinks(attention, asked, sinks)
         left = _left(asked, sinks)
         drawn = outside * left
@@ -83,6 +96,7 @@ class Fit:
         token = torch.searchsorted(self.ids, asked.tokens).flatten()
         self.by_token[:, layer].index_add_(-1, token, both.sum(3).flatten(2))
         self.by_distance[:, layer].index_add_(-1, _octave(asked).flatten(), both.flatten(2))
+        return {}
 
     def preferred(self, features: Float[Tensor, "id f"], *, ridge: float = 1.0) -> Preferred:
         """Fit the direction and the factors of each head.

@@ -3,7 +3,7 @@
 Questions depend on the tokens alone, so all layers with the same window share them.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -296,12 +296,20 @@ def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
     return replace(questions, keys=keys, statistics=False, elsewhere=True)
 
 
+OfHeads = Callable[[Attention, Asked, Tensor], Mapping[str, Tensor]]
+"""Targets that differ between heads, by kind, from a layer's attention, queries and sinks."""
+
+
 def score_layer(
     attention: Attention | Float[Tensor, "batch head query=pos key=pos"],
     questions: Questions,
     thresholds: Thresholds,
+    of_heads: OfHeads | None = None,
 ) -> LayerScores:
-    """Tally the answers of one layer; rows of padding in a pattern are ignored."""
+    """Tally the answers of one layer; rows of padding in a pattern are ignored.
+
+    With `of_heads` its targets explain too, after those of the kinds.
+    """
     tokens, fit, seen = questions.tokens, questions.fit, questions.seen
     if isinstance(attention, Tensor):
         real = rearrange(tokens != NONE, "b q -> b 1 q 1")
@@ -318,7 +326,8 @@ def score_layer(
         limits = {"share": thresholds.sink_column, "least": thresholds.sink_queries}
         found = find_sinks(attention, questions.search, questions.resting, **limits)
         if questions.explaining:
-            explained = explain(attention, questions.asked, found.columns(questions.resting))
+            known = attention, questions.asked, found.columns(questions.resting)
+            explained = explain(*known, None if of_heads is None else of_heads(*known))
     if found is not None and "sink" in questions.keys:
         keys = questions.keys["sink"]
         counted = (keys != NONE).any(-1) & fit

@@ -81,6 +81,8 @@ COLUMNS = [
     Column("explained_low", NUMBER, SHARE, "lower end of its bootstrap 95 % interval over rows"),
     Column("explained_high", NUMBER, SHARE, "upper end of its bootstrap 95 % interval over rows"),
     Column("explained_by_<kind>", NUMBER, SHARE, "part of it on targets that no earlier kind has"),
+    Column("explained_by_preferred", NUMBER, SHARE, "part of it on its preferred keys alone"),
+    Column("preferred", WORDS, ANY, "tokens that the head prefers whatever the query"),
     Column("unexplained", WORDS, ANY, "query → key of the strongest pairs of no kind (weight)"),
     Column("entropy", NUMBER, UP, "mean entropy of a query's attention, in nats"),
     Column("mean_distance", NUMBER, UP, "mean distance from query to key, in tokens"),

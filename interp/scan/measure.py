@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count, product
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -12,10 +13,12 @@ from interp.errors import InputError, quoted
 from interp.kinds.builtin import KINDS
 from interp.kinds.kind import Kind
 from interp.kinds.mass import Attention, FromQK
+from interp.kinds.preferred import Fit, Preferred
 from interp.kinds.probes import Probe
 from interp.kinds.scores import (
     VALUE_WEIGHTED,
     LayerScores,
+    OfHeads,
     Thresholds,
     ask,
     ask_elsewhere,
@@ -23,7 +26,7 @@ from interp.kinds.scores import (
 )
 from interp.kinds.targets import Tokens, aligned
 from interp.scan.columns import AT_DISTANCE, EFFECT
-from interp.scan.plan import AT_ONCE
+from interp.scan.plan import AT_ONCE, framed, text_probe
 
 if TYPE_CHECKING:
     from interp.models import Model
@@ -33,6 +36,9 @@ LOG = logging.getLogger("interp")
 
 Method = Literal["stream", "hooks"]
 """How attention is read: without patterns, or as the patterns of one layer at a time."""
+
+MOST_ROWS = 64
+"""Most rows of the built-in text that are run."""
 
 _SIZE = 1 << 26  # Bytes that one layer's patterns may take in one batch of rows.
 
@@ -64,13 +70,15 @@ def measure(
     progress: Callable[[int, int], None] | None = None,
     *,
     explained: bool = False,
+    of_heads: Callable[[int], OfHeads] | None = None,
 ) -> dict[str, dict[int, list[LayerScores]]]:
     """Run the probes and score each layer: `[part][layer]`, a list by batch.
 
     Kinds that read texts are left out for a model without a tokenizer. The part `on_text` is scored
     for entropy and distance too. Without a readout, effects on the
     logits are left out. `progress` receives (layers done, layers in all). With `explained` the
-    part `text` is scored for the explained share too.
+    part `text` is scored for the explained share too, and with the targets of a layer's heads if
+    `of_heads` gives them.
     """
     from interp.models.hooks import run
     from interp.models.stream import stream
@@ -115,7 +123,9 @@ def measure(
                     asked = questions["repeated", window]
                     effects.look(layer, attention, asked.keys["induction"], asked.fit)
             for part in batch.parts:
-                found[part, layer] = score_layer(attention, questions[part, window], thresholds)
+                own = of_heads and of_heads(layer)
+                asked = questions[part, window]
+                found[part, layer] = score_layer(attention, asked, thresholds, own)
             number = next(done)
             if progress is not None:
                 progress(number, len(batches) * model.n_layers)
@@ -134,6 +144,36 @@ def measure(
         for (part, layer), layer_scores in score_batch(batch).items():
             scores.setdefault(part, {}).setdefault(layer, []).append(layer_scores)
     return scores
+
+
+def preferred_keys(
+    model: "Model",
+    tested: list[Probe],
+    length: int,
+    n_bos: int,
+    thresholds: Thresholds,
+    method: Method,
+    kinds: Mapping[str, Kind],
+) -> Preferred:
+    """The keys that each head prefers, fitted on the built-in text after the rows of `tested`.
+
+    Raises:
+        InputError: If no text is left, or the model has no embedding of its tokens.
+    """
+    skipped = sum(len(probe.tokens) for probe in tested if "text" in probe.parts)
+    rows = text_probe(model, MOST_ROWS, length, model.bos if n_bos else None)
+    if rows is None or len(rows.tokens) <= skipped:
+        raise InputError("explained must have text to fit preferred keys on, got none: use rows")
+    (probe,) = framed(
+        model, [Probe(rows.tokens[skipped:], {"text": rows.parts["text"][skipped:]})], n_bos
+    )
+    fit = Fit(probe.tokens, model.n_layers, model.n_heads)
+    measure(
+        *(model, [probe], thresholds, method, "", None, kinds),
+        explained=True,
+        of_heads=lambda layer: partial(fit.add, layer),
+    )
+    return fit.preferred(model.plain.get_input_embeddings().weight.detach().float().cpu())
 
 
 def texts_for(

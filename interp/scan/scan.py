@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -18,7 +19,14 @@ from interp.kinds.mass import Tally
 from interp.kinds.scores import STATISTICS, VALUE_WEIGHTED, LayerScores, Thresholds, as_thresholds
 from interp.scan.columns import AT_DISTANCE, DEFINED, EFFECT
 from interp.scan.explained import columns_of, pairs_in_words, record_of
-from interp.scan.measure import by_definition, measure, method_for, readout_of, texts_for
+from interp.scan.measure import (
+    by_definition,
+    measure,
+    method_for,
+    preferred_keys,
+    readout_of,
+    texts_for,
+)
 from interp.scan.own_text import Cut, measure_text
 from interp.scan.parts import Parts
 from interp.scan.plan import (
@@ -32,6 +40,7 @@ from interp.scan.plan import (
 )
 from interp.scan.record import Record
 from interp.scan.table import HeadScan
+from interp.text import visible
 
 if TYPE_CHECKING:
     from interp.models import Model
@@ -49,7 +58,7 @@ def scan_heads(
     bos: Annotated[Whole, Field(ge=0, le=2)] = 1,
     definitions: Collection[str] = (),
     kinds: Any = None,
-    explained: bool = False,
+    explained: bool | Literal["preferred"] = False,
     text: Any = None,
     folder: Any = None,
     thresholds: Thresholds | None = None,
@@ -83,7 +92,9 @@ def scan_heads(
         kinds: Kinds to score: names, `default`, `all`, kinds of your own (see `interp.kind`), or
             a list of these. By default the six of causal models.
         explained: Whether to measure how much of each head's attention on text the kinds explain:
-            `HeadScan.explained`, and the columns `explained...`.
+            `HeadScan.explained`, and the columns `explained...`. With `preferred` the keys that a
+            head prefers whatever the query explain too, after the kinds: they are fitted on other
+            built-in texts (see `interp.kinds.preferred`).
         text: Natural text of your own instead of the built-in one: texts, or the path of a file
             (`.jsonl` and `.parquet` with `text`, any other as running text) or of a folder. All of
             it is run, in rows of `length` tokens, and memory does not grow with it.
@@ -138,7 +149,12 @@ def scan_heads(
         explained, absent["explained"] = False, f"no text of more than {START} tokens was run"
     defined = by_definition(model, repeated, definitions)
     how = (thresholds, method, on_text, readout, chosen)
-    scores = measure(model, plan, *how, progress, explained=explained)
+    options: dict[str, Any] = {"explained": bool(explained)}
+    fitted = None
+    if explained == "preferred":
+        fitted = preferred_keys(model, plan if cut is None else [], length, bos, *how[:2], chosen)
+        options["of_heads"] = lambda layer: partial(fitted.of_layer, layer)
+    scores = measure(model, plan, *how, progress, **options)
     texts = [row for probe in plan if "text" in probe.parts for row in probe.tokens]
     text_rows, parts = dict(enumerate(texts)), None
     if cut is not None:
@@ -149,7 +165,7 @@ def scan_heads(
         of_text, text_rows = measure_text(
             model,
             cut,
-            lambda some: measure(model, some, *how, explained=explained),
+            lambda some: measure(model, some, *how, **options),
             () if quick else {kind.null_part for kind in chosen.values()},
             **{"seed": seed, "parts": parts, "progress": progress},
         )
@@ -186,6 +202,9 @@ def scan_heads(
         pairs = made_by["explained"]["unexplained"]
         for other, verdict in zip(others, verdicts, strict=True):
             other["unexplained"] = pairs_in_words(pairs[str(verdict.head)])
+            if fitted is not None:
+                ids = fitted.strongest(*verdict.head, most=5)
+                other["preferred"] = ", ".join(map(visible, model.texts_of(ids)))
     scan = HeadScan.of(verdicts, others, made_by, kinds=tuple(chosen.values()))
     if parts is not None:
         parts.remove()

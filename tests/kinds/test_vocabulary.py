@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 from interp.errors import InputError
 from interp.kinds.kind import Kind
+from interp.kinds.meaning import OF_MEANING, lists, passages
 from interp.kinds.names import OF_NAMES, prompts
 from interp.kinds.targets import NONE, latest
 from interp.kinds.vocabulary import (
@@ -26,6 +29,7 @@ from interp.kinds.vocabulary import (
 )
 
 KINDS_OF = {kind.name: kind.rule for kind in OF_NAMES}
+MEANING = {kind.name: kind for kind in OF_MEANING}
 
 RULES = {
     "offset 2": offset(2),
@@ -214,3 +218,44 @@ def test_pairs_of_names_have_one_query_each_and_other_texts_none():
     assert [k for k in keys_of(KINDS_OF["duplicate_name"], row) if k] == [[3]]
     assert not any(keys_of(KINDS_OF["name_mover"], ["<s>", *text[:4]]))
     assert {prompt.count(" John") for prompt in prompts(2)} == {2}
+
+
+def pieces_of(text):
+    return ["<s>", *re.findall(r" ?\w+|\W", text)]
+
+
+def targets_in(kind, text):
+    """The text of each target by that of the token before its query, in order."""
+    texts = pieces_of(text)
+    return [(texts[q - 1] + texts[q], texts[k[0]]) for q, k in enumerate(keys_of(kind, texts)) if k]
+
+
+def test_a_list_of_partners_looks_at_the_word_that_is_due():
+    text = "English: house, cat, dog, sun\nFrench: maison, chat, chien"
+    assert targets_in(MEANING["concept_induction"].rule, text) == [
+        ("French:", " house"),
+        (" maison,", " cat"),
+        (" chat,", " dog"),
+    ]
+    others = targets_in(MEANING["concept_induction"].null, text)
+    assert [key for _, key in others] == [" cat", " house", " house"]
+    assert not targets_in(MEANING["concept_induction"].rule, "English: house, cat. French: maison")
+
+
+def test_an_answer_looks_at_the_fact_that_the_question_is_about():
+    for text in passages(4):
+        ((query, key),) = targets_in(MEANING["retrieval"].rule, text)
+        ((_, other),) = targets_in(MEANING["retrieval"].null, text)
+        asked = text.split("Where is the ")[1].split("?")[0]
+        assert query == " in the"
+        assert f"The {asked} is in the{key}." in text
+        assert other != key
+        assert f"is in the{other}." in text
+
+    assert not targets_in(MEANING["retrieval"].rule, "The red stone is in the museum.")
+
+
+def test_lists_have_no_fixed_distance_and_passages_ask_about_every_fact():
+    assert len({text.split("\n")[0].count(",") for text in lists()}) == 4
+    asked = {text.index(text.split("Where is the ")[1].split("?")[0]) > 200 for text in passages()}
+    assert asked == {True, False}

@@ -1,5 +1,6 @@
 """How much of the attention the kinds explain, by a scan: the same as from dense patterns."""
 
+import pandas as pd
 import pytest
 import torch
 from tiny_models import tiny, words_tokenizer
@@ -110,6 +111,27 @@ def test_examples_have_their_texts_in_frames_the_table_and_the_page(model, scans
         assert mean[name] == pytest.approx(outside, abs=0.02)
     page = interp.gallery(scans[0], interp.attention_patterns(model, "w3 w4 w3 w5")).head("L1H0")
     assert page._rows[0]["examples"]["unexplained"][0]["key"]["token"] == first["key_token"]["L1H0"]
+
+
+def test_preferred_keys_explain_after_the_kinds_on_text_they_were_not_fitted_on(model, scans):
+    text = " ".join(f"w{3 + i * i % 190}" for i in range(900))
+    options = {"length": 70, "kinds": [*NAMES, "sink"], "quick": True, "rows": 6}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("interp.kinds.probes.passages", lambda: {"words": text})
+        scan = interp.scan_heads(model, explained="preferred", **options)
+    frame, without = scan.frame, scans[0].frame
+    for name in NAMES:
+        pd.testing.assert_series_equal(
+            frame[f"explained_by_{name}"], without[f"explained_by_{name}"]
+        )
+    gain = frame["explained"] - without["explained"]
+    assert gain.tolist() == pytest.approx(frame["explained_by_preferred"].tolist(), abs=1e-6)
+    assert (gain[4:] > 0).all()
+    more = frame["explained_null"] - without["explained_null"]
+    # At most a tenth of the keys, which an even head gives a tenth of its attention.
+    assert (more < 0.13).all()
+    assert gain[:4].tolist() == pytest.approx(more[:4].tolist(), abs=1e-6)
+    assert all(len(words.split(", ")) == 5 for words in frame["preferred"])
 
 
 @pytest.mark.parametrize("ending", ["json", "csv"])
