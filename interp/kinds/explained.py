@@ -23,7 +23,7 @@ from interp.kinds.mass import Attention, folded
 from interp.kinds.targets import NONE, Keys, Tokens, cells, first_token, positions
 
 START = 16
-"""First query that counts: earlier ones see few keys besides the local window."""
+"""First query that counts: earlier ones see few keys outside the local window."""
 
 QUERIES = 64
 """Most queries of a row that are asked."""

@@ -37,16 +37,16 @@ class Kind:
         rule: Its targets in a causal model; None where the kind is not defined there.
         both_ways: Its targets in a bidirectional model; None where it is not defined there.
         threshold: Least excess over even attention for the label, in (0, 1].
-        look: Behaviour of such a head in a few words; `{width}` and `{half}` are the width of the
-            local window and half of it.
+        look: What a head of this kind does, in a few words; `{width}` and `{half}` are the width of
+            the local window and half of it.
         look_both_ways: `look` in a bidirectional model, where it differs.
         null: Source of the null: `shuffled` scores the same targets on rows in another order, for
             rules that match tokens; `drawn` scores as many random keys, for rules of position; a
-            rule of its own scores the keys that this rule gives.
+            function is a second rule, whose keys are scored.
         on: Where a scan scores it: `repeated` (random tokens, from the first repeat on), `random`
-            (before it, where heads are idle), `text` (natural text), or prompts of its own,
-            a tuple of texts or of rows of token ids.
-        opposite: Label of such a head that pushes the right next token down.
+            (before it, where heads are idle), `text` (natural text), or a tuple of prompts, each
+            a text or a row of token ids.
+        opposite: Label of a head of this kind that pushes the right next token down.
         forced: Label of a head that the architecture alone makes this kind.
         source: Paper that describes it.
 
@@ -165,7 +165,7 @@ class Kind:
         return self._keys(self.rule if causal else self.both_ways, tokens, texts, **known)
 
     def elsewhere(self, tokens: Tokens, texts: Texts | None = None, **known: Any) -> Keys:
-        """The keys of its own null, where `null` is a rule; the rest is as for a call."""
+        """The keys of the null, if `null` is a rule; the arguments are those of a call."""
         return self._keys(self.null, tokens, texts, **known)
 
     def _keys(
@@ -205,7 +205,7 @@ class Kind:
             alone = self._checked(given(one), tokens[one], causal)
             if (query := _first_other(alone[0], keys[row])) is not None:
                 raise InputError(
-                    f"{self.name} must give each row its keys whatever the other rows are, got"
+                    f"{self.name} must give a row the same keys with and without other rows, got"
                     f" others for query {query} of row {row} alone"
                 )
         return keys
@@ -236,7 +236,7 @@ class Kind:
         return _once(torch.where(real[..., None], keys, NONE))
 
     def looks(self, thresholds: Mapping[str, Any], *, causal: bool = True) -> str:
-        """Behaviour of such a head in a few words."""
+        """What a head of this kind does, in a few words."""
         words = self.look if causal else self.look_both_ways or self.look
         width = thresholds["window_width"]
         return words.replace("{width}", str(width)).replace("{half}", str(width // 2))
@@ -249,7 +249,7 @@ class Kind:
 
     @property
     def digest(self) -> str:
-        """What tells its rule from another one: a digest of its targets on a fixed text.
+        """A digest of the rule's targets on a fixed text, by which two rules are compared.
 
         Empty without a rule, or if the rule fails on that text.
         """
@@ -307,7 +307,7 @@ def kind(
     Args:
         name: The label in words, such as `last punctuation`; its column is `last_punctuation`.
         threshold: Least excess over even attention for the label, in (0, 1].
-        look: Behaviour of such a head in a few words; by default `looks at its targets`.
+        look: What a head of this kind does, in a few words; by default `looks at its targets`.
         on: Where a scan scores it, as for `Kind`: `text` by default.
         null: Its null, as for `Kind`: as many keys at random by default.
         source: Paper that describes it.
@@ -342,7 +342,7 @@ def _place_in(rule: Rule, error: Exception) -> str:
 
 
 def _first_other(ours: Int[Tensor, "query _"], others: Int[Tensor, "query _"]) -> int | None:
-    """The first query whose keys are others, in whatever order."""
+    """The first query with different keys; their order does not matter."""
     size = max(ours.shape[1], others.shape[1])
     both = (pad(keys, (0, size - keys.shape[1]), value=NONE).sort(-1) for keys in (ours, others))
     one, other = (ordered.values for ordered in both)

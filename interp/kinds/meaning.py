@@ -3,7 +3,8 @@
 Concept induction (Feucht et al. 2025, arXiv 2504.03022): after "English: house, cat, dog" and
 "French: maison," a head looks at "cat", whose translation is due. Retrieval (Wu et al. 2024,
 arXiv 2404.15574): where a question is answered, a head looks at the answer in the passage, among
-other facts of the same form. In both, plain induction would look at all words alike.
+other facts of the same form. A plain induction head spreads its attention over all words of
+the list, or over all facts.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""Keys that a head prefers whatever the query, fitted on one text and tested on another.
+"""Keys that a head prefers for any query, fitted on one text and tested on another.
 
 A head's preference for a token is linear in the token's features, which are its embedding: the
 direction takes the place of the mean query in `W_QK` (Elhage et al. 2021, Framework) and also
-covers what layers below make of the token. The distance has a factor of its own. A query's
+covers what layers below make of the token. A second factor depends on the distance. A query's
 preferred keys are the tenth of the keys it sees with the largest product of both, among those
 that are neither a sink of the head nor a target of another kind.
 """
@@ -47,7 +47,7 @@ class Preferred:
         asked: Asked,
         sinks: Bool[Tensor, "batch head key"],
     ) -> dict[str, Bool[Tensor, "batch head s key"]]:
-        """`targets` by kind, whatever the attention."""
+        """`targets` as `score_layer` takes them; the attention has no effect."""
         return {"preferred": self.targets(layer, asked, sinks)}
 
     def targets(

@@ -276,12 +276,12 @@ def ask_elsewhere(questions: Questions, *, seed: int) -> Questions:
     """The same questions about keys where a head of each kind should not look: for a null.
 
     Kinds that match tokens keep their targets, on shuffled rows (`interp.kinds.probes.shuffled`);
-    other kinds get as many visible keys at random, or those of a rule of their own.
+    other kinds get as many visible keys at random, or the keys of their null's rule.
     """
     generator = torch.Generator().manual_seed(seed)
     last = questions.last[..., None]
     keys = {}
-    # Built-in kinds come first, so that what is drawn for them is the same beside any others.
+    # Built-in kinds come first, so that other kinds do not change what is drawn for them.
     for kind, targets in sorted(questions.keys.items(), key=lambda item: item[0] not in KINDS):
         keys[kind] = targets
         null = questions.kinds[kind].null

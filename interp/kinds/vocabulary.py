@@ -3,10 +3,11 @@ r"""More rules that say where a query should look, from the tokens and their tex
 Every rule is `rule(tokens, texts) -> keys`, with `tokens [batch, pos]` and `keys [batch, query, m]`
 as in `interp.kinds.targets`, and `texts [batch, pos]` the text of each token (" the", ".", "\n"; ""
 at padding). Keys are at or before their query. The first token of a row is neither query nor
-target. A query whose target is itself or a neighbour does not count: it cannot tell the rule from
-the previous or the current token.
+target. A query does not count if its target is itself or a neighbour, where the rule cannot be
+distinguished from the previous or the current token.
 
-Rules with several targets a query keep the nearest ones, at most a tenth of the keys that it sees.
+Where a query has several targets, the rule keeps the nearest ones, at most a tenth of the keys that
+the query sees.
 """
 
 import re
@@ -36,7 +37,7 @@ from interp.kinds.targets import (
 )
 
 SEVERAL = 8
-"""Most targets of a query in rules that keep the nearest few."""
+"""Most targets of a query, where a rule keeps the nearest few."""
 
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 QUOTES = {'"': '"', "“": "”", "«": "»", "„": "“"}
@@ -52,7 +53,7 @@ _FUNCTION_WORDS = """
 
 
 def offset(distance: int) -> Callable[..., Keys]:
-    """The rule of a fixed distance: the token that many positions before the query.
+    """The rule for a fixed distance: the token so many positions before the query.
 
     Raises:
         InputError: If the distance is below 2 (the previous and the current token are kinds).
@@ -72,7 +73,7 @@ def offset(distance: int) -> Callable[..., Keys]:
 
 
 def recent(tokens: Tokens, *, width: int = 8) -> Keys:
-    """The tokens right before the local window of `width`: at most 3 windows, and a tenth.
+    """The tokens before the local window of `width`: three windows, and at most a tenth of all.
 
     Example:
         >>> recent(torch.arange(40)[None])[0, 39, :5].tolist()
@@ -85,11 +86,11 @@ def recent(tokens: Tokens, *, width: int = 8) -> Keys:
 
 
 def ngram_induction(tokens: Tokens) -> Keys:
-    """The tokens after earlier copies of the query and the token before it, both.
+    """The tokens after earlier copies of the query together with the token before it.
 
-    `[A][B][C] ... [A][B] -> [C]` (Akyürek et al. 2024, arXiv 2401.12973). A query counts if its
-    token also has earlier copies after another token, and no fewer of them, so that plain
-    induction gives these keys at most half of its attention.
+    `[A][B][C] ... [A][B] -> [C]` (Akyürek et al. 2024, arXiv 2401.12973). A query counts only if at
+    least as many earlier copies of its token follow another token, so that a plain induction head
+    gives these keys at most half of its attention.
 
     Example:
         >>> ngram_induction(torch.tensor([[0, 7, 8, 1, 9, 8, 2, 7, 8]]))[0, 8].tolist()
@@ -109,8 +110,8 @@ def ngram_induction(tokens: Tokens) -> Keys:
 def word_form(tokens: Tokens, texts: Texts) -> Keys:
     """The nearest earlier forms of the query's word that are other tokens: " Rose" and "rose".
 
-    Two words are forms of one if they are equal but for case and blanks, or if one of them, of four
-    letters or more, begins the other.
+    Two tokens are forms of one word if they differ only in case and blanks, or if one begins with
+    the other, which has four letters or more.
 
     Example:
         >>> texts = [["A", " rose", " is", " a", "Rose"]]
@@ -172,7 +173,7 @@ def start_of_sentence(tokens: Tokens, texts: Texts) -> Keys:
 
 
 def start_of_word(tokens: Tokens, texts: Texts) -> Keys:
-    """The first piece of the query's word, for its third and later pieces.
+    """The first piece of the query's word; the query is its third piece or a later one.
 
     Example:
         >>> texts = [["A", " vo", "cab", "ular", "y"]]
@@ -204,7 +205,7 @@ def same_class(tokens: Tokens, texts: Texts) -> Keys:
 
 
 def digits(tokens: Tokens, texts: Texts) -> Keys:
-    """The nearest tokens with digits, at least two back, for queries with digits.
+    """The nearest tokens with digits, at least two back, if the query has digits.
 
     Example:
         >>> tokens = torch.arange(40)[None]

@@ -137,7 +137,7 @@ def _of_probes(scan: HeadScan, record: Record) -> Iterator[str]:
     text = [kind.label for kind in scan.kinds.values() if kind.part == "text"]
     own = [kind.label for kind in scan.kinds.values() if not isinstance(kind.on, str)]
     others = f"; on text: {', '.join(text)}" * bool(text)
-    others += f"; on prompts of their own: {', '.join(own)}" * bool(own)
+    others += f"; on fixed prompts: {', '.join(own)}" * bool(own)
     yield f"sink is scored before the first repeat, the other kinds after it{others}"
 
 

@@ -16,7 +16,7 @@ from pyarrow import csv
 from interp.errors import InputError, quoted, reading
 from interp.files import content_of, parsed, staged, write_json
 from interp.heads import Head
-from interp.kinds.builtin import as_kinds, kind_of, kinds_in
+from interp.kinds.builtin import as_kinds, kind_of, kinds_in, kinds_of
 from interp.kinds.kind import Kind
 from interp.kinds.labels import MIXED, HeadLabel
 from interp.kinds.scores import STATISTICS
@@ -216,7 +216,7 @@ class HeadScan:
             frame, made_by = _read(content, path.suffix.lower())
             frame = typed(frame)
             scan = cls(frame, Record.check(made_by, places(frame)))
-            own = as_kinds(kinds) if kinds else {}
+            own = kinds_of(scan.causal, as_kinds(kinds)) if kinds else {}
             if absent := [name for name in own if name not in scan.kinds]:
                 listed = ", ".join(scan.kinds)
                 raise InputError(f"kinds must be of the table, {listed}, got {absent[0]}")

@@ -1,6 +1,6 @@
 """How often labels of any kind are right, also of your own: `kind_accuracy`.
 
-Half of the heads attend to the kind's targets on natural text, half to other keys: the keys beside
+Half of the heads attend to the kind's targets on natural text, half to other keys: the keys before
 the targets, as many at random, or the targets in half of the rows. The rest of their attention goes
 to the first token, evenly to all keys and at random, and the strength varies from row to row and
 from query to query, as for the planted heads of `interp.trust.planted`.
@@ -59,7 +59,7 @@ def text_rows(rows: int, length: int, seed: int) -> tuple[Int[Tensor, "row pos"]
     return torch.tensor([[ids[piece] for piece in row] for row in texts]), texts
 
 
-def _beside(keys: Keys, generator: Generator) -> Keys:
+def _before(keys: Keys, generator: Generator) -> Keys:
     """The keys just before the targets."""
     return torch.where(keys > 1, keys - 1, NONE)
 
@@ -79,7 +79,7 @@ def _half(keys: Keys, generator: Generator) -> Keys:
 
 ROLES: dict[str, Callable[[Keys, Generator], Keys]] = {
     "the kind": lambda keys, generator: keys,
-    "beside the targets": _beside,
+    "before the targets": _before,
     "at random": _random,
     "half of the rows": _half,
 }

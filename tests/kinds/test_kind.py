@@ -54,7 +54,7 @@ BAD = {
     "padding": (lambda tokens: torch.where(tokens == 9, 3, NONE), "got 3 for query 4 of row 1"),
     "shape": (lambda tokens: tokens[:, :2], "must give whole numbers"),
     "fractions": (lambda tokens: tokens / 2, "must give whole numbers"),
-    "others": (rolled, "whatever the other rows are, got others for query 0 of row 0"),
+    "others": (rolled, "with and without other rows, got others for query 0 of row 0"),
 }
 
 

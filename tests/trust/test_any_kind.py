@@ -13,6 +13,7 @@ from interp.trust import any_kind
 from interp.trust.any_kind import describe_kinds, kind_accuracy
 
 RECORD = json.loads((ROOT / "figures" / "kinds.json").read_text(encoding="utf-8"))
+STATIC = json.loads((ROOT / "figures" / "static.json").read_text(encoding="utf-8"))
 
 
 @interp.kind("last comma")
@@ -56,7 +57,7 @@ def kinds_page() -> str:
         "The strongest heads are listed even if they lack the label: score, 95 % interval, and the",
         "null that a label must exceed. The last column is the share of right labels of",
         f"{planted} planted heads and near misses of that kind (`interp.trust.any_kind`).\n",
-        "| kind | such a head | scored on | threshold | heads | strongest | right | source |",
+        "| kind | what it does | scored on | threshold | heads | strongest | right | source |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in RECORD["kinds"]:
@@ -66,10 +67,31 @@ def kinds_page() -> str:
             for best in row["strongest"]
         ]
         on = {"repeated": "random tokens that repeat", "random": "random tokens, before the repeat"}
+        on["text"] = "text"
         lines.append(
-            f"| `{row['name']}` | {row['look']} | {on.get(row['on'], row['on'])} |"
+            f"| `{row['name']}` | {row['look']} | {on.get(row['on'], 'fixed prompts')} |"
             f" {row['threshold']} | {row['heads'] or 'none'} | {'; '.join(heads)} |"
             f" {row['planted']['accuracy']:.1%} | {row['source']} |"
+        )
+    made_by = STATIC["made_by"]
+    lines += [
+        "\n## From the weights\n",
+        "`interp.effects.static.static_scores` asks what a head would write for a token, from its",
+        "weights alone, with the first MLP. The score is the share of pairs (s, t) with t among the",
+        f"{made_by['top']} largest logits of s, for copy suppression with s among the smallest; the",
+        "null is its 99 % quantile over shuffled pairs. Next to it are the share with t above all",
+        "other targets, which is the score of a successor head, and the correlation over heads with",
+        "their direct effect on t in prompts of such pairs. These are not labels: they do not say",
+        "where a head attends.\n",
+        "| relation | pairs | strongest | score | null | above all others | correlation |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in STATIC["strongest"]:
+        known = STATIC["correlations"].get(row["relation"])
+        shown = "" if known is None else f"{known:.2f}"
+        lines.append(
+            f"| {row['relation']} | {row['pairs']} | {row['name']} | {row['score']:.2f} |"
+            f" {row['null_99']:.2f} | {row['within']:.2f} | {shown} |"
         )
     return "\n".join(lines) + "\n"
 
