@@ -76,13 +76,14 @@ def kinds_page() -> str:
     made_by = STATIC["made_by"]
     lines += [
         "\n## From the weights\n",
-        "`interp.effects.static.static_scores` asks what a head would write for a token, from",
-        "its weights alone, with the first MLP. The score is the share of pairs (s, t) with t",
-        f"among the {made_by['top']} largest logits of s, for copy suppression with s among the smallest;",
-        "the null is its 99 % quantile over shuffled pairs. Next to it are the share with t",
-        "above all other targets, which is the score of a successor head, and the correlation",
-        "over heads with their direct effect on t in prompts of such pairs. These are not",
-        "labels: they do not say where a head attends.\n",
+        "`interp.effects.static.static_scores` asks what a head would write for a",
+        "token, from its weights alone, with the first MLP. The score is the",
+        f"share of pairs (s, t) with t among the {made_by['top']} largest logits of s, for copy",
+        "suppression with s among the smallest; the null is its 99 % quantile",
+        "over shuffled pairs. Next to it are the share with t above all other",
+        "targets, which is the score of a successor head, and the correlation",
+        "over heads with their direct effect on t in prompts of such pairs. These",
+        "are not labels: they do not say where a head attends.\n",
         "| relation | pairs | strongest | score | null | above all others | correlation |",
         "|---|---|---|---|---|---|---|",
     ]
