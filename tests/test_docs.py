@@ -126,7 +126,37 @@ def label_rows():
         yield label, str(of["heads"]), *numbers, span(of["cost_interval"], "+.2f"), kept
 
 
+def strongest_rows(name: str, top: int):
+    """The strongest heads of a record of effects in figures/ioi."""
+    found = interp.HeadEffects.load(ROOT / "figures" / "ioi" / f"{name}.json")
+    for row in found.strongest(top).to_dict("records"):
+        ends = span([row["low"], row["high"]], "+.2f")
+        yield row["name"], f"{row['effect']:+.2f}", ends
+
+
+def ablation_rows():
+    ways = [
+        interp.HeadEffects.load(ROOT / "figures" / "ioi" / f"ablate_{how}.json").to_frame()
+        for how in ("mean", "zero", "resample")
+    ]
+    for rows in zip(*(way.to_dict("records") for way in ways), strict=True):
+        effects = (f"{row['effect']:+.2f} ({span([row['low'], row['high']], '+.2f')})" for row in rows)
+        yield rows[0]["name"], *effects
+
+
+def path_rows():
+    paths = record("figures/ioi/paths.json")["edges"]
+    changes = [(edge["metric_after"] - edge["metric_before"], edge) for edge in paths]
+    for change, edge in sorted(changes, key=lambda pair: pair[0])[:6]:
+        ends = span([edge["metric_change_low"], edge["metric_change_high"]], "+.2f")
+        yield edge["from"], edge["to"], edge["path"], f"{change:+.2f}", ends
+
+
 TABLES = {
+    "name pairs, patching": ("docs/ioi.md", lambda: strongest_rows("patch", 8)),
+    "name pairs, logits": ("docs/ioi.md", lambda: strongest_rows("logits", 6)),
+    "name pairs, ablation": ("docs/ioi.md", ablation_rows),
+    "name pairs, paths": ("docs/ioi.md", path_rows),
     "induction heads": ("README.md", heads_rows),
     "costs of a scan": ("docs/costs.md", scan_cost_rows),
     "effects": ("docs/judging.md", effects_rows),
