@@ -140,7 +140,9 @@ def ablation_rows():
         for how in ("mean", "zero", "resample")
     ]
     for rows in zip(*(way.to_dict("records") for way in ways), strict=True):
-        effects = (f"{row['effect']:+.2f} ({span([row['low'], row['high']], '+.2f')})" for row in rows)
+        effects = (
+            f"{row['effect']:+.2f} ({span([row['low'], row['high']], '+.2f')})" for row in rows
+        )
         yield rows[0]["name"], *effects
 
 
