@@ -212,6 +212,12 @@ def test_the_page_on_costs_quotes_the_committed_benchmarks():
     own = f"{run['transformer_lens_memory_mb'] / 1024:.0f}"
     shared = f"{run['transformer_lens_shared_memory_mb'] / 1024:.1f}"
     assert f"At 2,048 tokens they take {own} and {shared} GiB" in text
+    maps = record("benchmarks/patching.json")
+    assert f"of all {maps['heads']} heads by `interp.patch`, over {maps['pairs']} pairs" in text
+    assert f"costs {maps['patch_per_forward']:.2f} of a plain forward pass" in text
+    assert f"and {maps['patch_per_transformer_lens']:.2f} of the same map" in text
+    assert f"costs {maps['attribution_per_forward']:.1f} forward passes in all" in text
+    assert f"and {maps['integrated_per_forward']:.1f} with integrated gradients" in text
     short, long = record("benchmarks/gallery.json")
     assert (short["length"], short["heads"]) == (128, 270)
     assert f"take {short['size_mb']:.1f} MB and appear within {short['view_s']:.1f} s" in text

@@ -8,6 +8,7 @@ computes no other logits, and `logits` is `[batch, 1, id]`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -136,6 +137,21 @@ def probability(task: Answered | None = None, *, right: Answers | None = None) -
     return AnswerMetric("probability", _probability, _answers(task, right)[:1])
 
 
+def divergence(reference: Float[Tensor, "batch id"]) -> AnswerMetric:
+    """Metric: the KL divergence from each prompt's reference distribution, in nats.
+
+    `sum p log(p / q)`, p from the reference logits after the last token and q from the run: 0 where
+    both are the same. For that of the clean run, the reference is
+    `interp.effects.replaced.last_logits(model, model.to_tokens(clean))`.
+
+    Example:
+        >>> metric = divergence(torch.tensor([[0.0, 0.0]]))
+        >>> metric(torch.tensor([[[2.0, 2.0]]]), torch.tensor([[5]]))
+        tensor([0.])
+    """
+    return AnswerMetric("KL divergence, nats", partial(_divergence, reference), ())
+
+
 def bound(metric: Any, model: Model) -> Metric:
     """The metric, with the ids of its answers in this model."""
     return metric.bound(model) if isinstance(metric, AnswerMetric) else metric
@@ -157,6 +173,15 @@ def record_of(model: Model, metric: Metric, what: str, unit: str, **more: Any) -
 def _difference(logits: Tensor, right: Tensor, wrong: Tensor) -> Tensor:
     pairs = logits.gather(-1, torch.stack([right, wrong], -1))
     return pairs[:, 0] - pairs[:, 1]
+
+
+def _divergence(reference: Tensor, logits: Tensor) -> Tensor:
+    if reference.shape != logits.shape:
+        raise InputError(
+            f"reference must be logits {tuple(logits.shape)}, got {tuple(reference.shape)}"
+        )
+    p, q = reference.to(logits).log_softmax(-1), logits.log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1)
 
 
 def _loss(logits: Tensor, right: Tensor) -> Tensor:

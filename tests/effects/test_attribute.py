@@ -9,6 +9,7 @@ from tiny_models import tiny
 
 import interp
 from interp.effects import replaced as engine
+from interp.effects.metrics import divergence
 
 
 def slopes(family, share) -> torch.Tensor:
@@ -128,3 +129,18 @@ def test_a_metric_without_gradient_is_refused_and_nothing_stays_behind():
         assert "forward" not in vars(part)
     assert not any(weight.requires_grad for weight in model.plain.parameters())
     assert not torch.is_inference_mode_enabled()
+
+
+def test_divergence_from_the_clean_run_is_0_there():
+    clean, corrupted = prompts()
+    model = interp.load_model(tiny("llama"))
+    reference = engine.last_logits(model, model.to_tokens(clean))
+    made = interp.attribute(model, clean, corrupted, divergence(reference), "integrated", top=8)
+    assert made.made_by["clean_mean"] == pytest.approx(0, abs=1e-6)
+    after = engine.last_logits(model, model.to_tokens(corrupted))
+    p, q = (torch.distributions.Categorical(logits=each) for each in (reference, after))
+    expected = torch.distributions.kl_divergence(p, q).mean()
+    assert made.made_by["corrupted_mean"] == pytest.approx(float(expected), rel=1e-4)
+    assert made.made_by["agreement"]["heads"] == 8
+    with pytest.raises(interp.InputError, match="reference must be logits"):
+        interp.patch(model, clean, corrupted, divergence(reference[:2]))
