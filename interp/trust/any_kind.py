@@ -182,6 +182,64 @@ def _plant(
     return mixed(in_queries * active, work, rest), spare >= 0
 
 
+MIXED_KINDS = "duplicate token, previous token, current token, offset 3, last punctuation, digits"
+"""Kinds of which `mixture_errors` mixes some."""
+
+
+@checked
+def mixture_errors(*, cases: Count = 1000, kinds: Any = MIXED_KINDS, seed: Seed = 0) -> Report:
+    """How well the share of each kind is recovered from heads that mix kinds.
+
+    A head gives each kind a share of its attention, on average over queries, and the rest to the
+    first token; shares vary from query to query. Targets of kinds overlap, so the shares are those
+    that best give the head's scores, as sums of the scores of heads of one kind each.
+
+    Returns:
+        `cases`, `within` (share of cases in which every share is within .03) and `quantile_95` and
+        `largest`, of the largest error of each case.
+
+    Example:
+        >>> mixture_errors(cases=8)["within"]
+        1.0
+    """
+    chosen, generator = as_kinds(kinds), Generator().manual_seed(seed)
+    tokens, texts = text_rows(ROWS, LENGTH, seed)
+    masks = torch.stack([cells(kind(tokens, texts), LENGTH) for kind in chosen.values()]).float()
+    ideal = masks / masks.sum(-1, keepdim=True).clamp(min=1)
+    there = masks.any(-1, keepdim=True).float()
+
+    def scores(shares: Float[Tensor, "head kind *rest"]) -> Float[Tensor, "head kind"]:
+        shares = shares.view(*shares.shape, *[1] * (5 - shares.dim())) * there
+        pattern = (shares * ideal).sum(1)
+        pattern[..., 0] += 1 - shares.sum(1)[..., 0]
+        read = [[text for text in row if text] for row in texts]
+        labels = classify_heads(pattern.transpose(0, 1), tokens, kinds=chosen, texts=read)
+        return torch.tensor([[head.scores[name] for name in chosen] for head in labels])
+
+    number, errors = len(chosen), []
+    alone = scores(torch.eye(number))
+    for start in range(0, cases, 50):
+        size = min(50, cases - start)
+        drawn = torch.rand(size, number, dtype=torch.float32, generator=generator)
+        kept = torch.rand(size, number, dtype=torch.float32, generator=generator) < 0.5
+        drawn = drawn * kept
+        shares = 0.95 * drawn / drawn.sum(1, keepdim=True).clamp(min=1)
+        shape = (size, number, *tokens.shape, 1)
+        noise = torch.rand(shape, dtype=torch.float32, generator=generator) - 0.5
+        unsteady_shares = shares[..., None, None, None] * (1 + 0.1 * noise)
+        found = torch.linalg.lstsq(alone.T, scores(unsteady_shares).T).solution.T
+        errors.append((found - shares).abs().amax(1))
+    largest = torch.cat(errors)
+    return Report(
+        {
+            **{"cases": cases, "kinds": [*chosen], "seed": seed},
+            "within": round((largest <= 0.03).float().mean().item(), 4),
+            "quantile_95": round(largest.quantile(0.95).item(), 4),
+            "largest": round(largest.max().item(), 4),
+        }
+    )
+
+
 STRONGEST = 3
 """Heads of a kind that `describe_kinds` names."""
 

@@ -10,7 +10,7 @@ from interp.kinds.builtin import KINDS, MORE
 from interp.kinds.labels import HeadLabel
 from interp.kinds.targets import latest
 from interp.trust import any_kind
-from interp.trust.any_kind import describe_kinds, kind_accuracy
+from interp.trust.any_kind import describe_kinds, kind_accuracy, mixture_errors
 
 RECORD = json.loads((ROOT / "figures" / "kinds.json").read_text(encoding="utf-8"))
 STATIC = json.loads((ROOT / "figures" / "static.json").read_text(encoding="utf-8"))
@@ -36,6 +36,14 @@ def test_wrong_labels_are_counted_by_role(monkeypatch):
     found = kind_accuracy("previous token", heads=12)
     assert found["wrong"]["the kind"] >= 2
     assert found["right"] == 12 - sum(found["wrong"].values())
+
+
+def test_the_shares_of_mixed_kinds_are_recovered():
+    record = json.loads((ROOT / "figures" / "mixtures.json").read_text(encoding="utf-8"))
+    assert (record["cases"], record["within"] >= 0.95) == (1000, True)
+    found = mixture_errors(cases=12)
+    assert found["within"] == 1
+    assert 0 < found["largest"] < 0.03
 
 
 def test_a_kind_without_targets_on_text_and_several_kinds_are_refused():
