@@ -1,7 +1,7 @@
 """Measure sweeps: `python benchmarks/sweeps.py`; writes benchmarks/sweeps.json.
 
 - **Overhead:** CPU seconds of a sweep over three checkpoints, and of loading and scanning the same
-  models in a loop.
+  models in a loop; the difference as a share of a unit of 5 s.
 - **Memory:** resident memory after each of 100 checkpoints of a small model.
 - **Onset:** circuits built by hand, interpolated from random weights to the complete circuit. The
   known onset is where a scan of 16 times as many rows is above its null; 100 runs with other
@@ -39,13 +39,13 @@ def gpt2(seed: int, **sizes: int) -> interp.Model:
 
 def overhead(folder: Path) -> dict:
     for seed in range(3):
-        sizes = {"n_layer": 12, "n_head": 12, "n_embd": 768, "vocab_size": 2000}
+        sizes = {"n_layer": 8, "n_head": 8, "n_embd": 512, "vocab_size": 2000}
         models.save(gpt2(seed, **sizes), folder / "big" / f"checkpoint-{seed}")
     names = sorted((folder / "big").iterdir())
     settings = {"rows": 16}
     interp.scan_heads(interp.load_model(names[0]), **settings)  # Imports and first use.
     seconds: dict[str, list[float]] = {"loop": [], "sweep": []}
-    for turn in range(2):
+    for turn in range(3):
         begun = time.process_time()
         for name in names:
             interp.scan_heads(interp.load_model(name), **settings)
@@ -53,8 +53,9 @@ def overhead(folder: Path) -> dict:
         begun = time.process_time()
         interp.sweep(names, out=folder / f"out{turn}", **settings)
         seconds["sweep"].append(time.process_time() - begun)
-    loop, swept = (min(times) for times in seconds.values())
-    return {"unit_s": loop / 3, "overhead": swept / loop - 1, "cpu_seconds": seconds}
+    loop, swept = (float(np.median(times)) / 3 for times in seconds.values())
+    extra = swept - loop
+    return {"unit_s": loop, "extra_s": extra, "share_of_5_s": extra / 5, "cpu_seconds": seconds}
 
 
 def memory(folder: Path) -> dict:

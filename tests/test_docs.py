@@ -154,6 +154,19 @@ def path_rows():
         yield edge["from"], edge["to"], edge["path"], f"{change:+.2f}", ends
 
 
+def onset_rows():
+    seeds = record("figures/sweeps/seeds.json")
+    labelled = {row["kind"]: row for row in seeds["labelled"]}
+    for row in seeds["order"]:
+        first = labelled.get(row["kind"])
+        both = [
+            f"{of['median']:g} [{of['low']:g}, {of['high']:g}]" if of else "-"
+            for of in (row, first)
+        ]
+        numbers = [f"{of['models'] if of else 0} of {row['of']}" for of in (row, first)]
+        yield row["kind"].replace("_", " "), both[0], numbers[0], both[1], numbers[1]
+
+
 TABLES = {
     "name pairs, patching": ("docs/ioi.md", lambda: strongest_rows("patch", 8)),
     "name pairs, logits": ("docs/ioi.md", lambda: strongest_rows("logits", 6)),
@@ -167,6 +180,7 @@ TABLES = {
     "softmax": ("docs/attention.md", softmax_rows),
     "costs": ("docs/attention.md", attention_cost_rows),
     "sinks": ("docs/attention.md", sink_rows),
+    "onsets": ("docs/sweeps.md", onset_rows),
     "labels": ("docs/attention.md", label_rows),
 }
 

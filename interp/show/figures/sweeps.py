@@ -17,7 +17,7 @@ from interp.show.figures.style import ACCENT, BLUE, GREEN, GREY, HATCH, PINK, QU
 from interp.show.figures.words import prose
 from interp.sweeps.trajectories import Trajectories
 
-_SHADES = (ACCENT, BLUE, GREEN, PINK, SKY, "#e69f00")
+_SHADES = (ACCENT, BLUE, GREEN, PINK, SKY, "#e69f00", "black", "#8c564b")
 _MOST = 40
 """Models that fit on one page."""
 
@@ -38,7 +38,7 @@ def emergence_curves(over: Trajectories) -> Figure:
         "When kinds of heads emerge",
         f"The strongest head of each kind at {best['step'].nunique()} checkpoints of"
         f" {len(models)} model{'s' * (len(models) != 1)}.",
-        body=down * 1.75 + 0.55,
+        body=down * 1.75 + (0.55 if len(models) < 7 else 0.7),
         notes="Score: mean attention mass on the kind's targets; band: 95 % interval over rows."
         " Marks below: onset of a model's first head, the first checkpoint whose lower end is above"
         " the null (99 %). Title: median over the models and its 95 % interval.",
@@ -74,7 +74,7 @@ def emergence_curves(over: Trajectories) -> Figure:
         ]
         shown = named if len(named) <= 12 else []
         null = Patch(color=GREY, label="null of that head (99 %)")
-        page.legend([*shown, null], 0.4, page.body - 0.35, ncols=7)
+        page.legend([*shown, null], 0.4, down * 1.75 + 0.2, ncols=7)
     return page.figure
 
 
