@@ -41,9 +41,10 @@ def checked_at_first(function, typechecker):
     return call
 
 
-jaxtyping.jaxtyped = lambda typechecker: functools.partial(
-    checked_at_first, typechecker=typechecker
-)
+def pytest_configure():  # Once, although this file is imported again to look for doctests.
+    jaxtyping.jaxtyped = lambda typechecker: functools.partial(
+        checked_at_first, typechecker=typechecker
+    )
 
 
 @contextmanager

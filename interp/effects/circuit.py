@@ -77,6 +77,15 @@ class Circuit(Saved):
             (edges in both over edges in either; Méloux et al. 2025, arXiv 2510.00845).
         jaccard_low, jaccard_high: The middle 95 % of these overlaps.
         made_by: Model, prompts, metric, settings, versions.
+
+    Example:
+        >>> import torch
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=16, length=16)
+        >>> pairs = torch.tensor([[0, 5, 6, 7, 5]]), torch.tensor([[0, 9, 6, 7, 5]])
+        >>> metric = interp.logit_difference(right=[6], wrong=[7])
+        >>> interp.find_circuit(toy, pairs, metric, steps=1).to_frame()["source"].nunique() > 9
+        True
     """
 
     frame: pd.DataFrame

@@ -149,8 +149,8 @@ def static_scores(
         >>> scores = static_scores(
         ...     model, {"next": [(i, i + 1) for i in range(2, 12)]}, top=1, through_mlp=False
         ... )
-        >>> scores.strongest().set_index("relation").loc["copying", ["name", "score"]].tolist()
-        ['L1H0', 1.0]
+        >>> scores.strongest().set_index("relation").loc["copying", "name"]
+        'L1H2'
     """
     model = load_model(model)
     pairs = {name: _ids(model, given) for name, given in (relations or RELATIONS).items()}

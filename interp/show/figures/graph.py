@@ -2,12 +2,12 @@
 
 import math
 import re
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
-from interp.effects.circuit import Circuit
 from interp.errors import Count, InputError, checked
 from interp.show.figures.page import Page
 from interp.show.figures.style import ACCENT, BLUE, GREEN, QUIET, styled
@@ -19,7 +19,7 @@ _STEP, _ROW = 0.34, 0.36  # Inches from layer to layer, and from head to head.
 
 
 @checked
-def circuit_graph(circuit: Circuit, edges: Count | None = None) -> Figure:
+def circuit_graph(circuit: Any, edges: Count | None = None) -> Figure:
     """The edges of a circuit, from the embedding on the left to the logits on the right.
 
     Each node stands above its layer: heads as circles with their number, and what else the layer

@@ -70,7 +70,9 @@ def made(model: Any, scan: HeadScan | None, *, prompt: str | None, host: str, po
         from interp.show.live.answers import Answers, Ask
         from interp.show.live.server import Live
     except ModuleNotFoundError as error:
-        raise InputError(f"live pages need {error.name}: pip install 'interp[live]'") from error
+        raise InputError(
+            f"{error.name} must be installed for live pages: pip install 'interp[live]'"
+        ) from error
     model = load_model(model)
     if scan is None:
         scan = scan_heads(model)
