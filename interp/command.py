@@ -46,6 +46,13 @@ SpecialIds = Annotated[
     str | None,
     typer.Option(help="Special token ids, comma-separated, besides the first token."),
 ]
+PairsFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Your own pairs, instead of a task: .jsonl or .csv with clean, corrupted, right"
+        " and wrong in each line."
+    ),
+]
 LearnedSinks = Annotated[
     bool,
     typer.Option("--learned-sinks", help="Allow rows that sum to less than 1, as in gpt-oss."),

@@ -24,13 +24,7 @@ def main(
         "results"
     ),
     task: Annotated[Tasks, typer.Option(help="Task whose pairs are run.")] = "ioi",
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Your own pairs, instead of a task: .jsonl or .csv with clean, corrupted, right"
-            " and wrong in each line."
-        ),
-    ] = None,
+    pairs: command.PairsFile = None,
     number: Annotated[int, typer.Option(min=1, help="Number of pairs of the task.")] = 50,
     steps: Annotated[int, typer.Option(min=1, help="Steps of the integrated gradients.")] = 5,
     edges: Annotated[int, typer.Option(min=1, help="Edges in the graph at most.")] = 60,

@@ -23,13 +23,7 @@ Tasks = Literal["ioi", "agreement", "pronouns", "successors", "capitals", "repea
 def main(
     source: command.Source,
     task: Annotated[Tasks, typer.Option(help="Task whose pairs are patched.")] = "ioi",
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Your own pairs, instead of a task: .jsonl or .csv with clean, corrupted, right"
-            " and wrong in each line."
-        ),
-    ] = None,
+    pairs: command.PairsFile = None,
     number: Annotated[int, typer.Option(min=1, help="Number of pairs of the task.")] = 16,
     metric: Annotated[
         Literal["logit_difference", "loss", "probability"], typer.Option(help="Metric.")

@@ -108,7 +108,7 @@ class Circuit(Saved):
 
     @property
     def cmd(self) -> pd.Series:
-        """The area of |1 - faithfulness| over the share of edges, by ablation; 0 is best."""
+        """The area of `|1 - faithfulness|` over the share of edges, by ablation; 0 is best."""
         return self._area(lambda faithfulness: abs(1 - faithfulness))
 
     @property
