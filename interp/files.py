@@ -11,9 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from stat import S_ISREG
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from interp.errors import InputError, quoted, reading
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SCRATCH = ".interp-partial-"
 
@@ -124,6 +127,11 @@ def write_json(path: str | os.PathLike[str], content: Any, *, indent: int | None
     """Write `content` as JSON in UTF-8; `ValueError` if a number is not finite."""
     text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
     Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
+
+
+def plain_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+    """The rows of a table as plain values, with None for what is missing, as JSON needs it."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
 def content_of(path: Path) -> bytes:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from interp.effects.saved import Saved
 from interp.errors import Count, InputError, checked, quoted
+from interp.files import plain_rows
 from interp.heads import Head
 from interp.kinds.evidence import resampled
 from interp.kinds.targets import NONE
@@ -114,8 +115,7 @@ class HeadEffects(Saved):
 
     def to_json(self) -> dict[str, Any]:
         """The result as `save` writes it."""
-        numbers = self.frame.astype(object).where(self.frame.notna(), None)
-        return {"made_by": self.made_by, "heads": numbers.to_dict("records")}
+        return {"made_by": self.made_by, "heads": plain_rows(self.frame)}
 
     @classmethod
     def of_json(cls, content: dict[str, Any]) -> "HeadEffects":

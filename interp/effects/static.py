@@ -21,6 +21,7 @@ from torch import Generator, Tensor
 
 from interp.effects.saved import Report, Saved
 from interp.errors import Count, InputError, Seed, checked
+from interp.files import plain_rows
 from interp.heads import Head
 from interp.kinds.meaning import RELATED
 from interp.models import Model, load_model
@@ -91,9 +92,8 @@ class StaticScores(Saved):
 
     def summary(self) -> Report:
         """The strongest head of each relation, and the correlations, as plain values."""
-        best = self.strongest().astype(object).where(self.strongest().notna(), None)
         correlations = {name: round(value, 3) for name, value in self.correlations().items()}
-        rows = best.to_dict("records")
+        rows = plain_rows(self.strongest())
         return Report({"made_by": self.made_by, "strongest": rows, "correlations": correlations})
 
     def __repr__(self) -> str:
@@ -105,8 +105,7 @@ class StaticScores(Saved):
 
     def to_json(self) -> dict[str, Any]:
         """The table and the record as `save` writes them."""
-        rows = self.frame.astype(object).where(self.frame.notna(), None).to_dict("records")
-        return {"made_by": self.made_by, "scores": rows}
+        return {"made_by": self.made_by, "scores": plain_rows(self.frame)}
 
     @classmethod
     def of_json(cls, content: dict[str, Any]) -> "StaticScores":

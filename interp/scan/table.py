@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from interp.errors import InputError, quoted, reading
-from interp.files import content_of, parsed, staged, write_json
+from interp.files import content_of, parsed, plain_rows, staged, write_json
 from interp.heads import Head
 from interp.kinds.builtin import as_kinds, kind_of, kinds_in, kinds_of
 from interp.kinds.kind import Kind
@@ -199,9 +199,7 @@ class HeadScan:
 
     def to_json(self) -> dict[str, Any]:
         """The table as `save` writes it to a `.json` file."""
-        frame = typed(self.frame)
-        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-        return {**self._about(), "heads": rows}
+        return {**self._about(), "heads": plain_rows(typed(self.frame))}
 
     def _about(self) -> dict[Any, Any]:
         made_by = Record.check(self.made_by, places(typed(self.frame)))

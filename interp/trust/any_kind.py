@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from interp.effects.saved import Report
 from interp.errors import Count, InputError, Seed, checked
+from interp.files import plain_rows
 from interp.kinds import probes
 from interp.kinds.builtin import as_kinds
 from interp.kinds.kind import Kind
@@ -263,7 +264,7 @@ def describe_kinds(
         known = scan.frame.reindex(columns=["name", *columns])
         known.columns = pd.Index(["name", "score", "low", "high", "chance", "null_99"])
         best = known.dropna(subset=["score"]).sort_values("score", ascending=False).head(STRONGEST)
-        rows = best.round(4).astype(object).where(best.notna(), None).to_dict("records")
+        rows = plain_rows(best.round(4))
         records.append(
             {
                 **{"name": name, "look": kind.looks(asdict(Thresholds())), "source": kind.source},
