@@ -6,11 +6,19 @@
 - **Onset:** circuits built by hand, interpolated from random weights to the complete circuit. The
   known onset is where a scan of 16 times as many rows is above its null; 100 runs with other
   circuits and rows find it.
+- **Kills:** a sweep over 200 small checkpoints that is killed (SIGKILL) at 20 random moments and
+  resumed, alternately by one process and by two, compared with sweeps that run through.
+- **Many:** 400 small checkpoints in two processes: 8 paths of 50 from random weights to the learned
+  model.
+- **Callback:** CPU seconds of a `Trainer` with and without `ScanCallback`.
 - **Matching:** the learned model with its heads shuffled, 25 times, on the same rows and on others.
 """
 
 import json
 import os
+import random
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +32,8 @@ import transformers
 import interp
 from interp import files, models
 from interp.circuits.learned import load_learned
+from interp.circuits.training import Recipe, draw_rows
+from interp.sweeps.callback import ScanCallback
 from interp.sweeps.matching import match_heads
 from interp.sweeps.trajectories import Trajectories
 
@@ -73,6 +83,116 @@ def memory(folder: Path) -> dict:
     return {"first_mb": first, "last_mb": last, "growth": last / first - 1, "checkpoints": 100}
 
 
+def kills(folder: Path) -> dict:
+    """Which files 20 killed and resumed sweeps write, next to those of sweeps that ran through."""
+    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 500, "n_positions": 64}
+    for seed in range(200):
+        models.save(gpt2(seed, **sizes), folder / "toys" / f"checkpoint-{seed}")
+    ways = ([], ["--processes", "2"])
+
+    def started(out: str, way: list[str]) -> subprocess.Popen:
+        given = ["sweep", str(folder / "toys"), "--out", str(folder / out), "--rows", "2", *way]
+        return subprocess.Popen([sys.executable, "-m", "interp", *given], stderr=subprocess.DEVNULL)
+
+    def parts(out: str) -> dict[Path, bytes]:
+        found = (folder / out).glob("model=*/**/*")
+        return {f.relative_to(folder / out): f.read_bytes() for f in found if f.is_file()}
+
+    first = []
+    for number, way in enumerate(ways):
+        begun, running = time.perf_counter(), started(f"whole{number}", way)
+        while not parts(f"whole{number}"):
+            time.sleep(0.05)
+        first.append(time.perf_counter() - begun)
+        assert running.wait() == 0
+    generator, counts = random.Random(0), []
+    for kill in range(20):
+        running = started("killed", ways[kill % 2])
+        time.sleep(generator.uniform(0.6, 1.4) * first[kill % 2])
+        assert running.poll() is None
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait()
+        counts.append(len(parts("killed")))
+    assert started("killed", ways[1]).wait() == 0
+    whole, two, killed = parts("whole0"), parts("whole1"), parts("killed")
+    return {
+        "units": len(whole),
+        "kills": len(counts),
+        "results_after_each": counts,
+        "first_result_s": first,
+        "two_processes_same_bytes": two == whole,
+        "killed_same_bytes": killed == whole,
+    }
+
+
+def many(folder: Path) -> dict:
+    """Time of a sweep over 400 checkpoints in two processes."""
+    learned = load_learned().plain
+    end = learned.state_dict()
+    for seed in range(8):
+        torch.manual_seed(seed)
+        start = {name: torch.randn_like(w) * w.std(correction=0) for name, w in end.items()}
+        for step in range(50):
+            path = folder / "many" / f"seed{seed}" / f"checkpoint-{step}"
+            models.save(interp.load_model(between(learned, start, end, step / 49)), path)
+    before, begun = os.times(), time.perf_counter()
+    swept = interp.sweep(f"{folder}/many/*/checkpoint-*", out=folder / "out", processes=2)
+    wall, after = time.perf_counter() - begun, os.times()
+    cpu = sum(after[:4]) - sum(before[:4])
+    done = int((swept.plan["state"] == "done").sum())
+    return {"checkpoints": done, "processes": 2, "wall_s": wall, "cpu_s": cpu}
+
+
+class Timed(ScanCallback):
+    """Scans whose CPU seconds are added up."""
+
+    cpu = 0.0
+
+    def _scan(self, *args, **more) -> None:
+        begun = time.process_time()
+        super()._scan(*args, **more)
+        self.cpu += time.process_time() - begun
+
+
+def callback(folder: Path) -> dict:
+    """CPU seconds of a training with and without scans, and those of the scans."""
+    recipe = Recipe()
+    rows = draw_rows(recipe, 4000, torch.Generator().manual_seed(0)).tokens
+    data = [{"input_ids": row, "labels": row} for row in rows]
+    seconds: dict[str, list[float]] = {"plain": [], "scanned": [], "scans": []}
+
+    def trained(callbacks: list) -> tuple[float, list]:
+        options = transformers.TrainingArguments(
+            output_dir=str(folder),
+            max_steps=500,
+            per_device_train_batch_size=32,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        model = models.attention_only(
+            n_ids=129, n_ctx=65, d_model=64, n_heads=4, n_layers=2, seed=0
+        )
+        trainer = transformers.Trainer(model, options, callbacks=callbacks, train_dataset=data)
+        begun = time.process_time()
+        trainer.train()
+        return time.process_time() - begun, [w.clone() for w in model.parameters()]
+
+    for turn in range(3):
+        scans = Timed(folder / f"scans{turn}", every=50)
+        plain, before = trained([])
+        scanned, after = trained([scans])
+        assert all(torch.equal(*pair) for pair in zip(before, after))
+        for name, value in zip(seconds, (plain, scanned, scans.cpu)):
+            seconds[name].append(value)
+    scans_s = np.array(seconds["scans"])
+    a_scan = float(np.median(scans_s)) / len(scans.seconds)
+    a_step = float(np.median(np.array(seconds["scanned"]) - scans_s)) / 500
+    counts = {"steps": 500, "scans": len(scans.seconds), "steps_a_scan": a_scan / a_step}
+    return {**counts, "a_step_s": a_step, "a_scan_s": a_scan, "cpu_seconds": seconds}
+
+
 def between(plain, start: dict, end: dict, share: float):
     """A model with the weights at this share of the way from the start to the end."""
     other = type(plain)(plain.config)
@@ -120,7 +240,7 @@ def shuffled(model: interp.Model, order: list[int], seed: int) -> interp.Model:
     return interp.load_model(other.eval(), name=f"shuffled {seed}")
 
 
-def matching() -> dict:
+def matching(_: Path) -> dict:
     """Share of the heads of the learned model that are matched with themselves."""
     model, right = load_learned(), {"same_rows": [], "other_rows": []}
     first = interp.scan_heads(model, rows=16).to_frame()
@@ -143,9 +263,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
-        parts = {"overhead": overhead, "memory": memory, "onset": onset}
-        for name in sys.argv[1:] or [*parts, "matching"]:
-            measured = matching() if name == "matching" else parts[name](Path(scratch))
+        measures = (overhead, memory, onset, kills, many, callback, matching)
+        parts = {measure.__name__: measure for measure in measures}
+        for name in sys.argv[1:] or parts:
+            measured = parts[name](Path(scratch) / name)
             record[name] = {**measured, "versions": files.versions(), "processors": os.cpu_count()}
             files.write_json(RECORD, record)
             print(name, {k: v for k, v in record[name].items() if k != "off"})  # noqa: T201

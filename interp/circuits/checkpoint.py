@@ -43,7 +43,7 @@ def resumed(model: nn.Module, recipe: Recipe, folder: str | os.PathLike[str]) ->
         with safe_open(path, framework="pt") as file:
             content = json.loads(file.metadata()["run"])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        ours, theirs = asdict(recipe), dict(content["recipe"])
+        ours, theirs = asdict(recipe), asdict(Recipe(**content["recipe"]))
         differing = [name for name in ours | theirs if theirs.get(name) != ours.get(name)]
         if differing:
             words = ", ".join(f"{n} {theirs.get(n)}, not {ours.get(n)}" for n in differing)

@@ -57,7 +57,8 @@ class Recipe:
         late: Share of the rows that start late.
         rows: Rows in a step.
         width: Width of the residual stream, a multiple of `heads`.
-        heads: Heads in each of the two layers.
+        heads: Heads in each layer.
+        layers: Layers of attention; induction takes two.
         rate: Learning rate of AdamW after the warm-up.
         warm_up: Steps in which the rate rises to that, linearly.
         decay: Weight decay.
@@ -74,6 +75,7 @@ class Recipe:
     rows: Count = 32
     width: Count = 64
     heads: Count = 4
+    layers: Count = 2
     rate: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 3e-3
     warm_up: Count = 100
     decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.01

@@ -64,13 +64,19 @@ def main(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what is left to do, and do nothing.")
     ] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write a page to browse, such as sweep.html.")
+    ] = None,
     watch: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for further checkpoints before the end.")
     ] = 0.0,
 ) -> None:
+    from interp.errors import InputError
     from interp.sweeps.cluster import RayExecutor
     from interp.sweeps.sweep import sweep
 
+    if page is not None and (page.suffix != ".html" or quick or what not in ("scan", "explained")):
+        raise InputError(f"--page must be an .html file, of a scan without --quick, got {page}")
     given = {"kinds": kinds, "rows": rows, "quick": quick or None, "seed": seed}
     given |= {"device": device, "dtype": dtype}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -97,5 +103,10 @@ def main(
     else:
         for row in done.failed().to_dict("records"):
             command.show(f"failed: {row['model']} {row['revision']}: {row['failed']}")
+        if page is not None:
+            from interp.show.pages.sweep import sweep_page
+            from interp.sweeps.trajectories import trajectories
+
+            command.show(f"wrote {sweep_page(trajectories(out)).save(page)}")
     plan = done.plan.astype(str).to_dict("records")
     command.show(repr(done), result=plan)

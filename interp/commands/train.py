@@ -1,4 +1,4 @@
-"""Train a two-layer attention-only model until it finds induction by itself.
+"""Train a small attention-only model until it finds induction by itself.
 
 Writes to the folder OUT the model (config.json, model.safetensors; interp.load_model reads it),
 training.json (settings, losses in nats and every head's scores during training, labels at the end),
@@ -37,6 +37,10 @@ def main(
         str,
         typer.Option(help="varying, or as controls fixed (one for all rows) or none (no repeat)."),
     ] = "varying",
+    width: Annotated[
+        int, typer.Option(min=4, help="Width of the residual stream, a multiple of 4.")
+    ] = 64,
+    layers: Annotated[int, typer.Option(min=1, help="Layers; induction takes two.")] = 2,
     checkpoints: Annotated[
         int,
         typer.Option(
@@ -54,7 +58,7 @@ def main(
     from interp.errors import InputError
 
     formats = command.listed(format, command.FORMATS, name="--format")
-    recipe = Recipe(period=cast(Any, period), seed=seed)
+    recipe = Recipe(period=cast(Any, period), seed=seed, width=width, layers=layers)
     if len(beside or []) > 2:
         raise InputError(f"--beside must name at most 2 folders, got {len(beside or [])}")
     for name in ("config.json", "model.safetensors", checkpoint.FILE, checkpoint.RECORD):
@@ -74,7 +78,7 @@ def main(
         n_ctx=recipe.length,
         d_model=recipe.width,
         n_heads=recipe.heads,
-        n_layers=2,
+        n_layers=recipe.layers,
         seed=seed,
     )
     run = checkpoint.resumed(model, recipe, out)

@@ -54,8 +54,9 @@ class Sweep:
         seconds, left = seconds_a_unit(self.out), states.get("to do", 0)
         if left and seconds is not None:
             words += f"; {_duration(left * seconds)} at {seconds:.1f} s a unit so far"
-        if left and (most := self.plan.loc[self.plan["state"] == "to do", "bytes"].max()) > 0:
-            words += f"; weights of up to {most / 2**30:.2f} GiB a worker"
+        sizes = self.plan.loc[self.plan["state"] == "to do", "bytes"].dropna()
+        if len(sizes):
+            words += f"; weights of up to {sizes.max() / 2**30:.2f} GiB a worker"
         return f"Sweep({self.out}: {words})"
 
     def to_frame(self) -> pd.DataFrame:

@@ -105,12 +105,14 @@ class Trajectories:
             A row per kind, the earliest first: `models` with an onset `of` all; `median` of their
             onsets in steps; `low` and `high`, its 95 % interval over the models (bootstrap), of one
             model the two checkpoints that the onset lies between; `before_next`, the share of
-            models in which it comes before the kind of the next row.
+            the models with both onsets in which it comes before the kind of the next row.
         """
         if by not in ("onset", "labelled"):
             raise InputError(f"by must be onset or labelled, got {quoted(by)}")
         onsets: Any = self.onsets().dropna(subset=[by])
-        steps = onsets.pivot_table(index="model", columns="kind", values=by, aggfunc="min")
+        steps = onsets.astype({by: float}).pivot_table(
+            index="model", columns="kind", values=by, aggfunc="min"
+        )
         models = self.table["model"].nunique()
         before: Any = self.scores["step"]
         generator, rows = np.random.default_rng(seed), []
@@ -126,7 +128,7 @@ class Trajectories:
         order = pd.DataFrame(rows, columns=pd.Index(columns)).sort_values("median", kind="stable")
         ordered = order["kind"].tolist()
         shares = [
-            float((steps[one] < steps[other])[steps[other].notna()].mean())
+            float((steps[one] < steps[other])[steps[[one, other]].notna().all(axis=1)].mean())
             for one, other in pairwise(ordered)
         ]
         return order.assign(before_next=[*shares, np.nan][: len(order)]).reset_index(drop=True)

@@ -202,8 +202,10 @@ class Work:
         path = unit.file(self.out, "part" if reason is None else "failed")
         with staged(path.parent) as scratch:
             (scratch / path.name).write_bytes(content.getvalue())
-        if reason is None:
-            unit.file(self.out, "failed").unlink(missing_ok=True)
+        if reason is None:  # Files that changed had failures under other names.
+            one = "*" if self.what != "prompts" else unit.key
+            for failed in path.parent.glob(f"failed-{one}.parquet"):
+                failed.unlink(missing_ok=True)
 
     def _columns(self) -> dict[str, pa.DataType]:
         """Columns and types of all files, whether or not a model has values there.

@@ -1,6 +1,7 @@
 """Sweeps: one table from any number of workers, in any order, stopped or not."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,24 @@ def test_the_folder_is_one_table_for_pandas(swept):
     for name in ("induction", "layer", "failed"):
         assert sorted(frame[name].dropna()) == sorted(ours[name].dropna())
     assert set(frame.columns) | {"step"} == set(ours.columns)
+
+
+def test_a_checkpoint_that_was_half_written_is_scanned_once_it_is_whole(runs, tmp_path):
+    whole, half = runs / "a" / "checkpoint-1", tmp_path / "run" / "checkpoint-1"
+    shutil.copytree(whole, half)
+    weights = half / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    first = interp.sweep(half, out=tmp_path / "out", **FEW)
+    assert "whole safetensors file" in first.failed()["failed"].item()
+    shutil.copy(whole / weights.name, weights)
+    done = interp.sweep(half, out=tmp_path / "out", **FEW)
+    assert done.failed().empty
+    assert len(done.to_frame()) == 8
+
+
+def test_a_dry_run_over_revisions_of_the_hub_counts_them(tmp_path):
+    plan = interp.sweep("org/model", "step{0..2000..500}", out=tmp_path / "out", dry_run=True)
+    assert "5 units of 1 model: 5 to do)" in repr(plan)
 
 
 def test_what_is_there_is_not_done_again_and_what_failed_only_when_asked(runs, tmp_path):

@@ -62,6 +62,8 @@ def test_kinds_are_ordered_by_the_onset_of_a_models_first_head_with_intervals():
     assert alone[["models", "of", "low", "median", "high"]].to_numpy().tolist() == [
         [1, 1, 30, 40, 40]
     ]
+    apart = Trajectories.of(planted({("a", "sink"): 10, ("b", "induction"): 20})).order()
+    assert apart["before_next"].isna().all()  # No model has both.
     assert "sink 30 [20, 30]" in repr(Trajectories.of(planted({("a", "sink"): 30})))
     with pytest.raises(InputError, match="by must be onset or labelled"):
         Trajectories.of(planted(TWO)).order("size")

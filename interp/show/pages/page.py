@@ -5,16 +5,13 @@ The page holds all heads as small pictures, grouped by label, and each in full w
 """
 
 import io
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from interp.errors import Count, InputError, checked
-from interp.files import staged
+from interp.errors import InputError
 from interp.heads import Head
 from interp.kinds.builtin import kind_of
 from interp.kinds.kind import Kind
@@ -30,7 +27,7 @@ _EXAMPLES = ("unexplained", "engagement")
 
 
 @dataclass(frozen=True, eq=False)
-class Gallery:
+class Gallery(webpage.Html):
     """A page of heads, made by `gallery`.
 
     A notebook displays it in a frame, or as a still picture (PNG) if it cannot display pages.
@@ -96,30 +93,9 @@ class Gallery:
         }
         return webpage.page(self.title, self._data(), blocks, live=self.live is not None, **more)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page to an `.html` file, whole or not at all, and return its path.
-
-        Missing folders are created.
-        """
-        path = Path(path)
-        if path.suffix != ".html":
-            raise InputError(f"path must end in .html, got {path.name}")
-        with staged(path.parent) as scratch:
-            (scratch / path.name).write_text(self.to_html(), encoding="utf-8", newline="\n")
-        return path
-
-    @checked
-    def fragment(self, *, height: Count | None = None) -> str:
-        """The page as a piece of HTML that fits into any document, alone or with others.
-
-        Each is a separate frame, `height` pixels high, so that pages share no ids, styles or
-        scripts. Two documents of `to_html` cannot be joined in one.
-        """
-        height = height or (890 if self.alone else 760)
-        return webpage.frame(self.to_html(), self.title, height=height)
-
-    def _repr_html_(self) -> str:
-        return self.fragment()
+    @property
+    def _height(self) -> int:
+        return 890 if self.alone else 760
 
     def _repr_png_(self) -> bytes:
         prompt = self.prompts[0]

@@ -10,14 +10,19 @@ import hashlib
 import html
 import json
 import logging
+import os
 import zlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from string import Template
 from typing import Any
+
+from interp.errors import Count, InputError, checked
+from interp.files import staged
 
 LOG = logging.getLogger("interp")
 
@@ -27,6 +32,41 @@ addEventListener("message", (event) => {
 });
 """
 """Starts circuitsvis' script, in a frame without an origin."""
+
+
+class Html:
+    """A page: one HTML document with a title. A notebook displays it in a frame."""
+
+    title: str
+    _height = 900
+
+    def to_html(self) -> str:
+        """The page: one HTML document without any reference to the outside."""
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to an `.html` file, whole or not at all, and return its path.
+
+        Missing folders are created.
+        """
+        path = Path(path)
+        if path.suffix != ".html":
+            raise InputError(f"path must end in .html, got {path.name}")
+        with staged(path.parent) as scratch:
+            (scratch / path.name).write_text(self.to_html(), encoding="utf-8", newline="\n")
+        return path
+
+    @checked
+    def fragment(self, *, height: Count | None = None) -> str:
+        """The page as a piece of HTML that fits into any document, alone or with others.
+
+        Each is a separate frame, `height` pixels high, so that pages share no ids, styles or
+        scripts. Two documents of `to_html` cannot be joined in one.
+        """
+        return frame(self.to_html(), self.title, height=height or self._height)
+
+    def _repr_html_(self) -> str:
+        return self.fragment()
 
 
 def page(
@@ -75,6 +115,13 @@ def lab_page(title: str, data: Mapping[str, Any]) -> str:
     script = "".join(_asset(f"{part}.js") for part in parts)
     style = _asset("gallery.css") + _asset("lab.css")
     return document("lab.html", title, data, style=style, script=script)
+
+
+def sweep_page(title: str, data: Mapping[str, Any], *, rows: str) -> str:
+    """The HTML of a sweep, in the gallery's style; `rows` are those of the table of onsets."""
+    script = _asset("lab_widgets.js") + _asset("sweep.js")
+    style = _asset("gallery.css") + _asset("sweep.css")
+    return document("sweep.html", title, data, style=style, script=script, rows=rows)
 
 
 def document(
