@@ -253,6 +253,14 @@ def lost(source: str, to: str) -> float:
     return edge(source, to)["stripe_before"] - edge(source, to)["stripe_after"]
 
 
+def test_the_page_on_sweeps_quotes_the_committed_benchmarks():
+    text, known = words("docs/sweeps.md"), record("benchmarks/sweeps.json")
+    right = known["matching"]["right"]
+    assert right["same_rows"] == 1
+    assert f"same random rows, and {100 * right['other_rows']:.0f} % from" in text
+    assert f"as much time as {known['callback']['steps_a_scan']:.0f} training steps" in text
+
+
 def test_the_page_on_induction_quotes_the_committed_records():
     text = words("docs/induction.md")
     targets = ("L17H3", "L17H4", "L18H6")

@@ -30,7 +30,15 @@ def test_a_sweep_writes_a_table_says_what_failed_and_plans_what_is_left(checkpoi
     assert interp.sweep(checkpoint, out=out, quick=True, rows=1).plan["state"].item() == "done"
 
 
+def test_a_sweep_writes_a_page_to_browse(checkpoint, tmp_path):
+    page = tmp_path / "page.html"
+    options = (checkpoint, "--out", tmp_path / "out", "--rows", 2, "--page", page)
+    assert f"wrote {page}" in invoke("sweep", *options).stdout
+    assert f'"name":"{checkpoint.parent.name}"' in page.read_text(encoding="utf-8")
+
+
 def test_a_mistake_gets_one_line_and_writes_nothing(checkpoint, tmp_path):
-    for options in (("--what", "dreams"), ("--kinds", "nonsense"), ("--prompts", "a.txt")):
+    wrong = {"--what": "dreams", "--kinds": "nonsense", "--prompts": "a.txt", "--page": "a.txt"}
+    for options in wrong.items():
         assert refused(invoke("sweep", checkpoint, "--out", tmp_path / "out", *options), "must")
         assert not (tmp_path / "out").exists()

@@ -5,7 +5,7 @@ from invoked import invoke, refused
 
 import interp
 
-OPTIONS = ("--period", "none", "--format", "svg")
+OPTIONS = ("--period", "none", "--format", "svg", "--width", 32, "--layers", 3)
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +26,13 @@ def test_a_run_writes_a_model_that_opens_its_record_and_its_figure(finished):
     first, model = (interp.load_model(folder).digest for folder in folders)
     assert first != model
     model = interp.load_model(finished)
-    assert (model.n_layers, model.n_heads, model.n_ctx, model.bos) == (2, 4, 65, 0)
+    assert (model.n_layers, model.n_heads, model.n_ctx, model.bos) == (3, 4, 65, 0)
+    assert model.plain.config.n_embd == 32
     record = json.loads((finished / "training.json").read_text(encoding="utf-8"))
     assert record["recipe"]["period"] == "none"
     assert [look["step"] for look in record["looks"]] == [0, 2]
     assert [head["name"] for head in record["heads"]] == [
-        f"L{i}H{j}" for i in (0, 1) for j in range(4)
+        f"L{i}H{j}" for i in range(3) for j in range(4)
     ]
 
 

@@ -50,7 +50,8 @@ class SweepPage(webpage.Html):
             for kind, of in rows.dropna(subset=["score"]).groupby("kind", sort=False):
                 tables = (of.pivot(index="name", columns="step", values=c) for c in _COLUMNS)
                 kinds[kind] = [_thousandths(t.reindex(names)[steps].to_numpy()) for t in tables]
-            first = onsets[onsets["model"] == model].sort_values(["onset", "layer", "head"])
+            first: Any = onsets[onsets["model"] == model]
+            first = first.sort_values(["onset", "layer", "head"])
             first = first[["name", "kind", "after", "onset", "labelled"]].astype(object)
             models.append(
                 {
