@@ -4,6 +4,9 @@ A score is a mean over the queries of some rows (`interp.kinds.mass.Tally`). Row
 independently and queries of one row are not, so the bootstrap draws rows.
 """
 
+from functools import lru_cache
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -49,12 +52,17 @@ def ratio_interval(
         return torch.full((2, total.shape[1]), torch.nan, dtype=torch.double)
     times = resampled(rows, draws, seed)
     means = (times @ total) / (times @ over)
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.double)
-    return means.quantile(ends, dim=0)
+    # Numpy selects, where torch sorts: a third of the time.
+    ends = np.quantile(means.numpy(), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return torch.from_numpy(ends)
 
 
+@lru_cache(maxsize=4)
 def resampled(rows: int, draws: int, seed: int) -> Float[Tensor, "draw row"]:
-    """How often each row occurs in each of `draws` resamples of the rows, with replacement."""
+    """How often each row occurs in each of `draws` resamples of the rows, with replacement.
+
+    Callers share the result and leave it as it is.
+    """
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(rows, (draws, rows), generator=generator)
     times = torch.zeros(draws, rows, dtype=torch.double)

@@ -15,6 +15,7 @@ period is read off the tokens, and rows may differ in it.
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -185,6 +186,26 @@ def blocks(tokens: Int[Tensor, "batch pos"]) -> list[tuple[int, int]]:
     return found
 
 
+def answer(tokens: Int[Tensor, " pos"]) -> tuple[int, list[int]]:
+    """The length of the answer that ends a row, and where in the row before it the needles start.
+
+    The answer is the longest end of the row that also occurs before it; each place where it does
+    is a needle.
+
+    Example:
+        >>> answer(torch.tensor([1, 7, 8, 9, 2, 3, 8, 9]))
+        (2, [2])
+    """
+    ids, sizes = tokens.tolist(), []
+    for end in range(1, len(ids)):
+        backwards = zip(reversed(ids[:end]), reversed(ids[end:]))
+        sizes.append(len([*takewhile(lambda pair: pair[0] == pair[1], backwards)]))
+    size = max(sizes, default=0)
+    if not size:
+        raise InputError("tokens must end in a copy of tokens before it, got another last token")
+    return size, [end - size for end, one in enumerate(sizes, 1) if one == size]
+
+
 # The pairs of a query and a key that a detector looks for.
 
 
@@ -202,6 +223,16 @@ def _copies(tokens: _Tokens) -> _Pairs:
 def _followers(tokens: _Tokens) -> _Pairs:
     """Where k <= q, where the token before is the query's own."""
     return pad(_copies(tokens)[..., :-1], (1, 0))
+
+
+def _needles(tokens: _Tokens) -> _Pairs:
+    """Where the token after q is in the answer, and k in a needle holds the same token."""
+    there = (tokens[:, :, None] == tokens[:, None])[:, 1:]
+    found = torch.zeros(*tokens.shape, tokens.shape[1], dtype=torch.bool, device=tokens.device)
+    for row, same, (size, starts) in zip(found, there, map(answer, tokens), strict=True):
+        keys = [start + n for start in starts for n in range(size)]
+        row[-size - 1 : -1, keys] = same[-size:, keys]
+    return found
 
 
 def _visible(tokens: _Tokens) -> _Pairs:
@@ -342,6 +373,20 @@ def _prefix_sum(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
         ]
         means.append(torch.stack(on_copies).sum(0) / (n - start - period))
     return torch.stack(means).mean(0)
+
+
+@_defined(
+    "retrieval",
+    "share of the answer's tokens, token[q+1], for which A[q] is largest at one like it in a needle",
+    "Wu et al. 2024 (arXiv 2404.15574), retrieval score, with a needle copied word for word",
+    kind="retrieval",
+    perfect=partial(_even, _needles),
+)
+def _retrieval(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
+    there = _needles(tokens)
+    copied = rearrange(there, "b q k -> b 1 q k").expand_as(pattern)
+    hits = copied.gather(-1, pattern.argmax(-1, keepdim=True)).squeeze(-1).sum(-1)
+    return (hits / there.any(-1).sum(-1, keepdim=True)).mean(0)
 
 
 def _mul(pattern: _Pattern, tokens: _Tokens, *, pairs: Callable[[_Tokens], _Pairs]) -> _PerHead:

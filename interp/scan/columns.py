@@ -158,8 +158,13 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
             raise InputError(f"columns {low} and {high} must be there or missing together")
         if bool((frame[low] > frame[high]).any()):
             raise InputError(f"column {low} must be at most {high}, got more")
-    for row in frame.to_dict("records"):
-        _check_labels(row, kinds)
+    measured = frame.notna()
+    there = {name: measured[name].tolist() for name in (*kinds, "window") if name in frame}
+    for at, (name, label, labels) in enumerate(
+        zip(*(frame[one].tolist() for one in ("name", "label", "labels")), strict=True)
+    ):
+        known = {column for column, at_head in there.items() if at_head[at]}
+        _check_labels(name, label, labels, known, kinds)
     return frame
 
 
@@ -188,10 +193,10 @@ def _typed(values: pd.Series, known: Column, name: str) -> pd.Series:
     return numbers
 
 
-def _check_labels(row: dict[Any, Any], kinds: Mapping[str, Kind]) -> None:
-    """Refuse labels that no scan gives, or that have no score."""
-    labels = row["labels"]
-    there = {name for name, value in row.items() if name != "labels" and not pd.isna(value)}
+def _check_labels(
+    name: str, first: str, labels: list[str], there: set[str], kinds: Mapping[str, Kind]
+) -> None:
+    """Refuse labels of a head that no scan gives, or whose score is not `there`."""
 
     def shown_by(label: str) -> set[str]:
         kind = kind_of(label, kinds)
@@ -199,6 +204,6 @@ def _check_labels(row: dict[Any, Any], kinds: Mapping[str, Kind]) -> None:
 
     scored = (not there.isdisjoint(shown_by(label)) for label in labels)
     alone = labels in ([MIXED], [NOT_ENOUGH], [NOT_FINITE], [CROSS])
-    if row["label"] != labels[0] or not (alone or all(scored)):
+    if first != labels[0] or not (alone or all(scored)):
         rule = "labels must be known, have a score each, and begin with label"
-        raise InputError(f"{rule}, got {quoted(labels)} for {row['name']}")
+        raise InputError(f"{rule}, got {quoted(labels)} for {name}")

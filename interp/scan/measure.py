@@ -94,7 +94,8 @@ def measure(
     def score_batch(batch: Probe) -> dict[tuple[str, int], LayerScores]:
         questions, found, effects = {}, {}, None
         tokens = (batch.tokens if batch.asked is None else batch.asked).to(model.device)
-        texts, _ = texts_for(model, tokens, kinds)
+        scored = {n: kind for part in batch.parts for n, kind in asked_of(part, kinds).items()}
+        texts, _ = texts_for(model, tokens, scored)
         for part, window in product(batch.parts, set(model.windows)):
             asked = ask(
                 tokens,

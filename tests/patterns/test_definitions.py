@@ -164,6 +164,31 @@ def test_the_stripe_its_excess_and_its_boost_are_what_labels_come_from():
     assert score("boost", pattern, tokens) == close([s / c for s, c in both], abs=1e-4)
 
 
+def test_retrieval_is_wus_share_of_the_needle_that_is_copied():
+    """Heads that copy all, half and none of the needle, with little attention or much."""
+    tokens = torch.tensor([[BOS, 4, 11, 12, 13, 11, 5, 13, 6, 7, 11, 12, 13, 11]])
+    needle, answer, n = range(2, 6), range(10, 14), tokens.shape[1]
+
+    def head(weight: float, looks: list[int]) -> Tensor:
+        """At each step of the answer `weight` is on one of the keys, the rest even."""
+        pattern = torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]
+        for key, place in zip(looks, answer, strict=True):
+            pattern[place - 1] *= 1 - weight
+            pattern[place - 1, key] += weight
+        return pattern
+
+    heads = {
+        "copies all": (head(0.9, [*needle]), 1),
+        "copies all, weakly": (head(0.2, [*needle]), 1),
+        "copies half": (head(0.9, [2, 3, 0, 0]), 0.5),
+        "looks before the token": (head(0.9, [1, 2, 3, 4]), 0),
+        "looks at a copy elsewhere": (head(0.9, [0, 0, 7, 0]), 0),
+        "looks at the needle's start, token 11": (head(0.9, [2, 2, 2, 2]), 0.5),
+    }
+    pattern = torch.stack([pattern for pattern, _ in heads.values()])[None]
+    assert score("retrieval", pattern, tokens) == [share for _, share in heads.values()]
+
+
 def test_entropy_and_distance_are_their_sums():
     tokens = copied(5)
     pattern = attention_on(tokens)
@@ -196,6 +221,8 @@ CEILINGS = {
     ("prefix_mean", 4, True): 1 / 2,
     ("prefix_sum", 2, True): 1,
     ("prefix_sum", 4, True): 1,
+    ("retrieval", 2, True): 1,
+    ("retrieval", 4, True): 1,
     ("mul_induction", 2, True): 50 / 101,
     ("mul_induction", 2, False): 50 / 100,
     ("mul_induction", 4, True): 150 / 201,
@@ -279,7 +306,7 @@ def test_what_tokens_without_a_repeat_cannot_say_is_left_out_or_refused_when_ask
     tokens = torch.arange(12)[None]
     pattern = attention_on(tokens)
     need_a_repeat = {"stripe", "excess", "boost", "diagonal", "diagonal_without_first"}
-    need_a_repeat |= {"prefix_mean", "prefix_sum"}
+    need_a_repeat |= {"prefix_mean", "prefix_sum", "retrieval"}
     assert set(scores_by_definition(pattern, tokens)) == set(DEFINITIONS) - need_a_repeat
     for name in need_a_repeat:
         with pytest.raises(interp.InputError, match="tokens must "):
