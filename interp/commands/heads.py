@@ -4,8 +4,8 @@ Runs the model on repeated random tokens and on natural text. Labels every head 
 duplicate token, previous token, current token, local window or attention sink. Prints the strongest
 heads of each kind, and writes the table (heads.csv, heads.parquet, heads.json) and two figures
 (score_mosaic, pattern_page) to the folder OUT; with LENGTH above 129 also the induction score by
-distance (induction_by_distance), and with --explained how much of the attention on natural text
-the kinds explain (explained_map).
+distance (induction_by_distance), and with --explained or --preferred how much of the attention on
+natural text the kinds explain (explained_map).
 
 With PATTERNS the heads are labelled from the patterns in that file. No model is run, so the table
 has no intervals, null, text, effects or weights.
@@ -50,6 +50,13 @@ def main(
     explained: Annotated[
         bool,
         typer.Option("--explained", help="Measure how much of the attention the kinds explain."),
+    ] = False,
+    preferred: Annotated[
+        bool,
+        typer.Option(
+            "--preferred",
+            help="As --explained, and also by the keys that a head prefers for any query.",
+        ),
     ] = False,
     text: Annotated[
         Path | None,
@@ -107,7 +114,7 @@ def main(
                 quick=quick,
                 definitions=definitions,
                 kinds=chosen,
-                explained=explained,
+                explained="preferred" if preferred else explained,
                 text=text,
                 folder=None if text is None else out,
                 progress=step.advance,

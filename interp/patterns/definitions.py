@@ -377,7 +377,7 @@ def _prefix_sum(pattern: _Pattern, tokens: _Tokens) -> _PerHead:
 
 @_defined(
     "retrieval",
-    "share of the answer's tokens, token[q+1], for which A[q] is largest at one like it in a needle",
+    "share of the answer's tokens, token[q+1], whose A[q] is largest at one like it in a needle",
     "Wu et al. 2024 (arXiv 2404.15574), retrieval score, with a needle copied word for word",
     kind="retrieval",
     perfect=partial(_even, _needles),

@@ -116,15 +116,15 @@ def test_results_of_another_model_are_kept(home, tiny_run, tmp_path):
 def test_a_long_run_adds_scores_by_distance_and_on_request_the_explained_share(
     tmp_path, monkeypatch
 ):
-    text = " ".join(f"w{3 + i * i % 190}" for i in range(100))
+    text = " ".join(f"w{3 + i * i % 190}" for i in range(600))
     monkeypatch.setattr("interp.kinds.probes.passages", lambda: {"words": text})
     tiny("gpt2", n_positions=300, vocab_size=400).save_pretrained(tmp_path / "model")
     words_tokenizer().save_pretrained(tmp_path / "model")
     options = ["--model", tmp_path / "model", "--rows", 1, "--length", 257, "--format", "pdf"]
-    options += ["--explained"]
-    done = invoke(NAME, *options, "--out", tmp_path / "o")
+    done = invoke(NAME, *options, "--explained", "--preferred", "--out", tmp_path / "o")
     assert done.returncode == 0, done.stderr
-    assert "induction_at_128" in pd.read_csv(tmp_path / "o" / "heads.csv")
+    columns = pd.read_csv(tmp_path / "o" / "heads.csv").columns
+    assert {"induction_at_128", "explained_by_preferred"} <= {*columns}
     assert str(interp.HeadScan.load(tmp_path / "o" / "heads.json").explained()) in done.stdout
     figures = {"score_mosaic.pdf", "pattern_page.pdf", "induction_by_distance.pdf"}
     assert set(contents(tmp_path / "o")) == TABLES | figures | {"explained_map.pdf"}
