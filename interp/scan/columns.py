@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd

@@ -14,6 +14,8 @@ from interp.trust.any_kind import describe_kinds, kind_accuracy, mixture_errors
 
 RECORD = json.loads((ROOT / "figures" / "kinds.json").read_text(encoding="utf-8"))
 STATIC = json.loads((ROOT / "figures" / "static.json").read_text(encoding="utf-8"))
+MOVERS_OUT = ROOT / "figures" / "ioi" / "without_movers.csv"
+BACKUP = interp.HeadEffects.load(ROOT / "figures" / "ioi" / "backup_movers.json")
 
 
 @interp.kind("last comma")
@@ -81,6 +83,7 @@ def kinds_page() -> str:
             f" {row['threshold']} | {row['heads'] or 'none'} | {'; '.join(heads)} |"
             f" {row['planted']['accuracy']:.1%} | {row['source']} |"
         )
+    lines += backup_lines()
     made_by = STATIC["made_by"]
     lines += [
         "\n## From the weights\n",
@@ -103,6 +106,41 @@ def kinds_page() -> str:
             f" {row['null_99']:.2f} | {row['within']:.2f} | {shown} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def backup_lines() -> list[str]:
+    """The part on backup name movers."""
+    out = BACKUP.made_by["given"]
+    others = BACKUP.to_frame().sort_values("backup")
+    helping = others[others["effect"] < 0].iloc[0]
+    scan = interp.HeadScan.load(MOVERS_OUT)
+    best = scan.frame[~scan.frame["name"].isin(out)].nlargest(2, "name_mover")
+    assert {*map(str, scan.heads("name mover"))} <= {*out}
+    lines = [
+        "\n## Backup name movers\n",
+        "Wang et al. also describe backup name movers, which take over once the name movers are",
+        "out. They look where name movers look, so no rule tells the two apart; taking heads out",
+        f"can (`interp.ablate(given=...)`). Without {', '.join(out)} no other head gets the label",
+        "name mover: the strongest are "
+        + ", ".join(f"{n} {x:.2f}" for n, x in zip(best["name"], best["name_mover"], strict=True))
+        + ".",
+        f"Nor does one of {len(others)} heads of later layers take over on",
+        f"{len(BACKUP.made_by['prompts'])} pairs of names: of those that help the right name,",
+        f"{helping['name']} gains most, {-helping['backup']:.2f} logits."
+        f" {' and '.join(others['name'][:2])} push the",
+        "right name down, and do so less.\n",
+        "| head | its effect | without the name movers | difference | others of its layer |",
+        "|---|---|---|---|---|",
+    ]
+    assert others["alone"].iloc[1] > others["effect"].iloc[1] > 0
+    for row in [*others.head(2).to_dict("records"), helping]:
+        ends = f"({row['backup_low']:+.2f} to {row['backup_high']:+.2f})"
+        band = f"{row['backup_random_low']:+.2f} to {row['backup_random_high']:+.2f}"
+        lines.append(
+            f"| {row['name']} | {row['alone']:+.2f} | {row['effect']:+.2f} |"
+            f" {row['backup']:+.2f} {ends} | {band} |"
+        )
+    return lines
 
 
 def test_the_page_of_kinds_says_what_the_record_says():
