@@ -159,8 +159,8 @@ def judge_layer(
     missing = not_measured(tokens, scores.tallies, thresholds, **known)
     if (sink := scores.tallies.get("sink")) and int(sink.queries.max()) <= thresholds.sink_queries:
         missing["sink"] = FIRST_ONLY
-    nulls = {kind: null.tolist() for kind, null in (nulls or {}).items()}
-    intervals = {kind: ends.T.tolist() for kind, ends in (intervals or {}).items()}
+    null_of = {kind: null.tolist() for kind, null in (nulls or {}).items()}
+    ends_of = {kind: ends.T.tolist() for kind, ends in (intervals or {}).items()}
     kinds = {name: kind for name, kind in kinds.items() if name in scores.tallies}
     means = {name: tally.mean.tolist() for name, tally in scores.tallies.items()}
     chances = {kind: scores.tallies[kind].uniform_mean.tolist() for kind in kinds}
@@ -174,11 +174,11 @@ def judge_layer(
         chance = {kind: chances[kind][head] for kind in kinds}
         margins, earned, borderline = {}, [], []
         for kind, spare in to_spare(score, chance, thresholds, kinds).items():
-            above_null = score[kind] - nulls[kind][head] if kind in nulls else math.inf
+            above_null = score[kind] - null_of[kind][head] if kind in null_of else math.inf
             margins[kind] = min(spare, above_null)
             if spare >= 0 and above_null > 0:
                 earned.append(kind)
-            ends = intervals[kind][head] if kind in intervals else [math.nan] * 2
+            ends = ends_of[kind][head] if kind in ends_of else [math.nan] * 2
             # A NaN is never less or more, so that the first of two stays.
             low, high = min(score[kind] - near, ends[0]), max(score[kind] + near, ends[1])
             least = at_threshold(thresholds.of(kinds[kind]), chance[kind])
