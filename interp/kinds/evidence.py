@@ -6,7 +6,6 @@ independently and queries of one row are not, so the bootstrap draws rows.
 
 from functools import lru_cache
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -52,9 +51,12 @@ def ratio_interval(
         return torch.full((2, total.shape[1]), torch.nan, dtype=torch.double)
     times = resampled(rows, draws, seed)
     means = (times @ total) / (times @ over)
-    # Numpy selects, where torch sorts: a third of the time.
-    ends = np.quantile(means.numpy(), [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return torch.from_numpy(ends)
+    # As `means.quantile`, which sorts all of them and takes twice as long.
+    place = (draws - 1) * (1 - level) / 2
+    by_head = means.T.contiguous()
+    near = [by_head.topk(int(place) + 2, largest=up).values[:, -2:] for up in (False, True)]
+    ends = torch.stack([one.lerp(other, place % 1) for one, other in (x.T for x in near)])
+    return ends.where(~means.isnan().any(0), torch.nan)
 
 
 @lru_cache(maxsize=4)
