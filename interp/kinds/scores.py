@@ -332,8 +332,8 @@ def score_layer(
         keys = questions.keys["sink"]
         counted = (keys != NONE).any(-1) & fit
         kept = found.drawing | _at(questions.resting, found.places)
-        others = _others(found.places, questions) & kept[..., None]
-        on_sink, number = found.attention * others, others.sum(-2)
+        on_sink = found.attention * kept[..., None]
+        number = (_others(found.places, questions) & kept[..., None]).sum(-2)
         value, uniform = on_sink.sum(-2), number / seen[:, None]
         if questions.elsewhere:  # One random key per query, counted once per column.
             value = attention.mass(keys) * number

@@ -167,7 +167,7 @@ def find_sinks(
     places = torch.where(chosen.values > 0, chosen.indices, NONE)
     query, place = torch.arange(columns.shape[-1], device=places.device), places[..., None]
     serves = rearrange(search.counted, "b q -> b 1 1 q") & (query != place)
-    on_columns = torch.where(serves, attention.on_columns(places), 0)
+    on_columns = attention.on_columns(places) * serves
     batch = torch.arange(len(places), device=places.device)[:, None, None]
     rank, number = (x[batch, places.clamp(min=0)] for x in (search.rank, search.most))
     half = number // 2
@@ -175,7 +175,7 @@ def find_sinks(
         near = rearrange(search.rank, "b q -> b 1 1 q") <= (rank + half)[..., None]
     else:
         near = halves(query - place, serves.float(), causal=False)[0] > 0
-    total, nearer = on_columns.sum(-1), torch.where(near, on_columns, 0).sum(-1)
+    total, nearer = on_columns.sum(-1), (on_columns * near).sum(-1)
     drawing = (nearer >= share * half) & (total - nearer >= share * (number - half))
     drawing &= (number >= least) & (places != NONE)
     return Sinks(places, on_columns, total, number, drawing)
