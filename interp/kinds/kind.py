@@ -74,7 +74,7 @@ class Kind:
         taken = self.name in _TAKEN or _COLUMN.fullmatch(self.name)
         if taken or not re.fullmatch("[a-z][a-z0-9_]*", self.name):
             rule_is = "letters a to z, digits and _, and no column of tables"
-            raise InputError(f"name must be {rule_is}, got {quoted(self.name)}")
+            raise InputError(f"a kind's name must be {rule_is}, got {quoted(self.name)}")
         if isinstance(self.on, str) and self.on not in ("repeated", "random", "text"):
             raise InputError(
                 f"on must be repeated, random, text or a list of prompts, got {quoted(self.on)}"
@@ -184,10 +184,11 @@ class Kind:
             )
         more = {name: value for name, value in more.items() if name in names}
 
-        def given(rows: slice) -> Any:
+        def given(rows: slice) -> Tensor:
             read = {"texts": texts[rows]} if texts is not None and "texts" in names else {}
             try:
-                return rule(tokens[rows], **more, **read)
+                keys = rule(tokens[rows].clone(), **more, **read)
+                return torch.as_tensor([] if keys is None else keys)
             except InputError:
                 raise
             except Exception as error:
@@ -210,10 +211,9 @@ class Kind:
                 )
         return keys
 
-    def _checked(self, given: Any, tokens: Tokens, causal: bool) -> Keys:
+    def _checked(self, given: Tensor, tokens: Tokens, causal: bool) -> Keys:
         """What a rule gave as keys `[batch, query, m]`, each of them once."""
-        keys = given if isinstance(given, Tensor) else torch.tensor([] if given is None else given)
-        keys = keys[..., None] if keys.ndim == 2 else keys
+        keys = given[..., None] if given.ndim == 2 else given
         if keys.shape[:2] != tokens.shape or keys.ndim != 3 or keys.dtype not in _WHOLE:
             shape = " x ".join(map(str, keys.shape))
             raise InputError(

@@ -14,12 +14,16 @@ from interp.errors import InputError
 from interp.heads import Head
 from interp.kinds.evidence import ratio_interval
 from interp.kinds.explained import QUERIES, START, Examples, Explained
+from interp.kinds.vocabulary import CLASSES, class_of
 from interp.text import joined, prose, visible
 
 BEFORE, AFTER = 8, 3
 """Tokens around an example's token that are kept as its context."""
 
 DECILES = 10
+
+DISTANCES = {"up to 15": (0, 16), "16 to 63": (16, 64), "64 or more": (64, np.inf)}
+"""Distances of a key from its query, in tokens, that make a cluster: at least, and below."""
 
 _NEEDED = ("outside_sinks", "explained", "explained_null", "explained_low")
 
@@ -76,6 +80,27 @@ class ExplainedShare:
         Empty for a table from a CSV file.
         """
         return self._examples("unexplained")
+
+    @property
+    def clusters(self) -> pd.DataFrame:
+        """The pairs of `examples` by the class of the key's token and its distance.
+
+        One row per cluster, the largest first: `key` (`interp.kinds.vocabulary.CLASSES`, or blank),
+        `distance` in tokens, `share` of the weight of all these pairs, in [0, 1], the number of
+        `heads` that have some, and the columns of the strongest pair.
+        """
+        frame = self.examples
+        if frame.empty:
+            return frame
+        away = (frame["query_position"] - frame["key_position"]).abs()
+        frame["key"] = [[*CLASSES, "blank"][class_of(token)] for token in frame["key_token"]]
+        for words, (least, below) in DISTANCES.items():
+            frame.loc[(away >= least) & (away < below), "distance"] = words
+        frame = frame.sort_values("weight", ascending=False, kind="stable")
+        groups = frame.groupby(["key", "distance"], sort=False)
+        share = groups["weight"].sum() / frame["weight"].sum()
+        found = groups.first().assign(share=share, heads=groups["name"].nunique())
+        return found.sort_values("share", ascending=False, kind="stable").reset_index()
 
     @property
     def engagement(self) -> pd.DataFrame:

@@ -8,7 +8,7 @@ the text. With a folder each piece is a file there, and the same call resumes af
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -53,10 +53,7 @@ def texts_in(source: Any) -> Iterator[str]:
     in the order of their names, but for hidden ones.
     """
     if not isinstance(source, str | os.PathLike):
-        for text in source:
-            if not isinstance(text, str):
-                raise InputError(f"text must be texts or the path of a file, got {quoted(text)}")
-            yield text
+        yield from _checked(source)
         return
     path = Path(source)
     if path.is_dir():
@@ -68,17 +65,26 @@ def texts_in(source: Any) -> Iterator[str]:
         match path.suffix:
             case ".jsonl":
                 with path.open("rb") as file:
-                    yield from (parsed(line)["text"] for line in file if line.strip())
+                    yield from _checked(parsed(line)["text"] for line in file if line.strip())
             case ".parquet":
                 from pyarrow import parquet
 
                 with parquet.ParquetFile(path) as table:
                     for batch in table.iter_batches(64, columns=["text"]):
-                        yield from filter(None, batch["text"].to_pylist())
+                        yield from _checked(batch["text"].to_pylist())
             case _:
                 with path.open(encoding="utf-8-sig") as file:
                     while piece := file.read(_PIECE) + file.readline(_PIECE):
                         yield piece
+
+
+def _checked(texts: Iterable[Any]) -> Iterator[str]:
+    """The texts, without missing ones."""
+    for text in texts:
+        if not isinstance(text, str | None):
+            raise InputError(f"text must be texts or the path of a file, got {quoted(text)}")
+        if text is not None:
+            yield text
 
 
 @dataclass(frozen=True)

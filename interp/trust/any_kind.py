@@ -241,8 +241,35 @@ def mixture_errors(*, cases: Count = 1000, kinds: Any = MIXED_KINDS, seed: Seed 
     )
 
 
-STRONGEST = 3
-"""Heads of a kind that `describe_kinds` names."""
+STRONGEST, LARGEST = 3, 6
+"""Heads of a kind that `describe_kinds` names; clusters and heads of `describe_explained`."""
+
+
+def describe_explained(scan: HeadScan) -> Report:
+    """How much of a model's attention the kinds explain on a text, and what they do not.
+
+    `share`, `null`, `low` and `high` are those of `scan.explained()`, `by_kind` are the parts of
+    the share, `clusters` the largest of its clusters, and `heads` those with the most attention
+    that no kind explains, as a share of all of it (`unexplained`), with their preferred tokens.
+    """
+    share = scan.explained()
+    frame = scan.frame.fillna({"preferred": ""} if "preferred" in scan.frame else {})
+    outside = frame["outside_sinks"].astype(float)
+    parts = frame.filter(like="explained_by_").mul(outside, axis=0).sum() / outside.sum()
+    frame["unexplained_share"] = (1 - frame["explained"]) * outside / outside.sum()
+    names = ["name", "outside_sinks", "explained", "unexplained_share", "preferred", "unexplained"]
+    heads = frame.nlargest(LARGEST, "unexplained_share").filter(names)
+    return Report(
+        {
+            **{"model": scan.made_by.get("model", ""), "text": scan.made_by.get("text", {})},
+            **{"share": share.share, "null": share.null, "low": share.low, "high": share.high},
+            "by_kind": {
+                str(n).removeprefix("explained_by_"): round(x, 4) for n, x in parts.items()
+            },
+            "clusters": plain_rows(share.clusters.head(LARGEST).round(4)),
+            "heads": plain_rows(heads.round(4)),
+        }
+    )
 
 
 def describe_kinds(

@@ -78,6 +78,7 @@ def test_each_pair_counts_once_outside_the_sinks_of_the_head():
 def test_streamed_attention_gives_the_same_numbers():
     pattern, streamed, asked, sinks = case(most=7)
     dense, other = (explain(one, asked, sinks) for one in (FromPattern(pattern), streamed))
+    assert torch.allclose(dense.outside, other.outside, atol=1e-5)
     assert torch.allclose(dense.share, other.share, atol=1e-6)
     assert torch.allclose(dense.null, other.null, atol=1e-6)
 

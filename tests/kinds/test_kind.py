@@ -43,6 +43,16 @@ def test_the_same_key_twice_counts_once_and_keys_may_be_lists():
     assert (twice(torch.tensor([[5, 6, 7]])) == 1).sum() == 2
 
 
+def test_a_rule_may_change_its_tokens_and_give_arrays():
+    def rule(tokens):
+        tokens[:] = 1
+        return tokens.numpy() - 1
+
+    tokens = torch.tensor([[5, 6, 7], [8, 9, 5]])
+    assert made(rule)(tokens).tolist() == [[[0]] * 3] * 2
+    assert tokens.tolist() == [[5, 6, 7], [8, 9, 5]]
+
+
 def rolled(tokens):
     return tokens.roll(1, 0)[..., None] % 2 - 1  # Keys that another row decides.
 
@@ -54,6 +64,7 @@ BAD = {
     "padding": (lambda tokens: torch.where(tokens == 9, 3, NONE), "got 3 for query 4 of row 1"),
     "shape": (lambda tokens: tokens[:, :2], "must give whole numbers"),
     "fractions": (lambda tokens: tokens / 2, "must give whole numbers"),
+    "rows of other lengths": (lambda tokens: [[[0], [0, 1]]] * 2, "gives keys, got ValueError"),
     "others": (rolled, "with and without other rows, got others for query 0 of row 0"),
 }
 

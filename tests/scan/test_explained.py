@@ -119,6 +119,8 @@ def test_preferred_keys_explain_after_the_kinds_on_text_they_were_not_fitted_on(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("interp.kinds.probes.passages", lambda: {"words": text})
         scan = interp.scan_heads(model, explained="preferred", **options)
+        with pytest.raises(interp.InputError, match="text to fit preferred keys on"):
+            interp.scan_heads(model, explained="preferred", **options | {"rows": 40})
     frame, without = scan.frame, scans[0].frame
     for name in NAMES:
         pd.testing.assert_series_equal(

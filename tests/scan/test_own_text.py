@@ -95,7 +95,7 @@ def test_a_stopped_scan_resumes_to_the_same_table(model, whole, in_pieces, tmp_p
 
 
 def test_texts_come_from_files_of_every_kind_and_folders(tmp_path):
-    lines = "".join(json.dumps({"text": text, "more": 1}) + "\n" for text in ("a b", "c"))
+    lines = "".join(json.dumps({"text": text, "more": 1}) + "\n" for text in ("a b", None, "c"))
     (tmp_path / "1.jsonl").write_text(lines + "\n")
     pd.DataFrame({"text": ["d", None, "e"], "more": [1, 2, 3]}).to_parquet(tmp_path / "2.parquet")
     (tmp_path / "3.txt").write_text("f\n\ng" * 20000, encoding="utf-8")
@@ -112,6 +112,7 @@ def test_texts_come_from_files_of_every_kind_and_folders(tmp_path):
     [
         (lambda path: path.write_text('{"words": 1}\n'), "must be a file of texts"),
         (lambda path: path.write_text('{"text": "w3 w4"}\n'), "more than 16 tokens"),
+        (lambda path: path.write_text('{"text": 5}\n'), "must be texts.* got 5"),
         (lambda path: None, "must be a file of texts"),
     ],
 )

@@ -9,11 +9,13 @@ import interp
 from interp.kinds.builtin import KINDS, MORE
 from interp.kinds.labels import HeadLabel
 from interp.kinds.targets import latest
+from interp.text import visible
 from interp.trust import any_kind
-from interp.trust.any_kind import describe_kinds, kind_accuracy, mixture_errors
+from interp.trust.any_kind import describe_explained, describe_kinds, kind_accuracy, mixture_errors
 
 RECORD = json.loads((ROOT / "figures" / "kinds.json").read_text(encoding="utf-8"))
 STATIC = json.loads((ROOT / "figures" / "static.json").read_text(encoding="utf-8"))
+EXPLAINED = json.loads((ROOT / "figures" / "explained.json").read_text(encoding="utf-8"))
 MOVERS_OUT = ROOT / "figures" / "ioi" / "without_movers.csv"
 BACKUP = interp.HeadEffects.load(ROOT / "figures" / "ioi" / "backup_movers.json")
 
@@ -83,7 +85,7 @@ def kinds_page() -> str:
             f" {row['threshold']} | {row['heads'] or 'none'} | {'; '.join(heads)} |"
             f" {row['planted']['accuracy']:.1%} | {row['source']} |"
         )
-    lines += backup_lines()
+    lines += [*backup_lines(), *explained_lines()]
     made_by = STATIC["made_by"]
     lines += [
         "\n## From the weights\n",
@@ -143,6 +145,48 @@ def backup_lines() -> list[str]:
     return lines
 
 
+def explained_lines() -> list[str]:
+    """The part on the explained share and what is left."""
+    alone = EXPLAINED["share"] - EXPLAINED["by_kind"]["preferred"]
+    lines = [
+        "\n## Explained share\n",
+        f"On {EXPLAINED['text']['tokens']} tokens that no rule was made on, two pages of docs",
+        f"and a file of code, the kinds explain {EXPLAINED['share']:.1%} of the attention outside",
+        f"sinks ({EXPLAINED['low']:.1%} to {EXPLAINED['high']:.1%}); as many keys drawn evenly,",
+        f"{EXPLAINED['null']:.1%}. Without the keys that a head prefers for any query, the kinds",
+        f"explain {alone:.1%}. What is left, by the four strongest pairs of each head, with the",
+        "token that is meant in brackets:\n",
+        "| key | tokens back | share of these pairs | heads | strongest: key, query |",
+        "|---|---|---|---|---|",
+    ]
+    for row in EXPLAINED["clusters"]:
+        pair = "{}, {}".format(*(in_text(row, side) for side in ("key", "query")))
+        lines.append(
+            f"| {row['key']} | {row['distance']} | {row['share']:.2f} | {row['heads']} |"
+            f" {row['name']} {row['weight']:.2f}: {pair} |"
+        )
+    lines += [
+        "\nThe heads with the most attention that nothing explains:\n",
+        "| head | outside sinks | of that explained | prefers | strongest pairs left |",
+        "|---|---|---|---|---|",
+    ]
+    for row in EXPLAINED["heads"]:
+        words = [as_code(text) for text in (row["preferred"], row["unexplained"])]
+        share = f"{row['outside_sinks']:.2f} | {row['explained']:.2f}"
+        lines.append(f"| {row['name']} | {share} | {' | '.join(words)} |")
+    return lines
+
+
+def in_text(row: dict, side: str) -> str:
+    """A token with a little of the text around it, the token in brackets."""
+    before, after = row[f"{side}_before"][-20:], row[f"{side}_after"][:10]
+    return as_code(visible(f"{before}[{row[f'{side}_token']}]{after}"))
+
+
+def as_code(text: str) -> str:
+    return f"`` {text.replace('|', chr(92) + '|')} ``"
+
+
 def test_the_page_of_kinds_says_what_the_record_says():
     names = [row["name"] for row in RECORD["kinds"]]
     assert {*names} == {*KINDS, *MORE} - {"next_token"}
@@ -162,3 +206,35 @@ def test_every_kind_of_a_scan_is_described():
     assert (row["name"], row["heads"]) == ("last_comma", 1)
     assert row["strongest"][0]["name"] == "L0H0"
     assert row["strongest"][0]["low"] is None
+
+
+def test_the_explained_share_is_described_with_what_is_left():
+    place = {"position": 30, "token": " a", "before": "b", "after": "c"}
+    pairs = [
+        {"weight": 0.6, "row": 0, "query": place, "key": place | {"position": 20, "token": "."}},
+        {"weight": 0.2, "row": 0, "query": place, "key": place | {"position": 9, "token": " the"}},
+    ]
+    heads = [
+        HeadLabel(
+            interp.Head(0, n),
+            "last comma",
+            ("last comma",),
+            {"last_comma": 0.9},
+            {"last_comma": 0.1},
+        )
+        for n in (0, 1)
+    ]
+    columns = {"outside_sinks": 0.5, "explained_null": 0.1, "explained_low": 0.2}
+    columns |= {"explained_high": 1.0, "preferred": "the", "unexplained": "a"}
+    others = [
+        columns | {"explained": share, "explained_by_last_comma": share} for share in (0.4, 0.8)
+    ]
+    made_by = {"explained": {"unexplained": {"L0H0": pairs, "L0H1": pairs[:1]}}}
+    found = describe_explained(interp.HeadScan.of(heads, others, made_by, kinds=[last_comma]))
+    assert [found["share"], found["by_kind"]["last_comma"]] == pytest.approx([0.6, 0.6])
+    one, two = found["clusters"]
+    assert (one["key"], one["distance"], one["heads"]) == ("punctuation", "up to 15", 2)
+    assert one["share"] == pytest.approx(1.2 / 1.4, abs=1e-4)
+    assert (two["key"], two["distance"], two["key_token"]) == ("function word", "16 to 63", " the")
+    assert [head["name"] for head in found["heads"]] == ["L0H0", "L0H1"]
+    assert found["heads"][0]["unexplained_share"] == pytest.approx(0.3)
