@@ -36,6 +36,9 @@ from interp.weights.probed import recorded
 _TRIED_ON = 8
 """Tokens on which the parts of each layer must give what the layer gives."""
 
+_LARGE = 1000
+"""Factor of a stream that a layer hands on if it adds to it, and loses in a norm."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Writer:
@@ -190,7 +193,14 @@ class Wiring:
     def _is_parallel(self, number: int, block: nn.Module, call: Call, images: Tensor) -> bool:
         x, added, given = call.read, images.sum(0).to(call.read.dtype), call.gave
         with attend_with(self.model.plain, self._attend), torch.no_grad():
-            after, apart = (self.without_heads(block.forward, call, y) for y in (x + added, x))
+            after, apart, large = (
+                self.without_heads(block.forward, call, y) for y in (x + added, x, _LARGE * x)
+            )
+        if (large - apart).abs().max() < 0.01 * _LARGE * x.abs().max():
+            raise InputError(
+                f"layers must add to the stream, but layer {number} of {self.model.name} puts a"
+                " norm on it"
+            )
         least = 1e-3 * (given - x).abs().max()
         if (after - given).abs().max() <= least:
             return False

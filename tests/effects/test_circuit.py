@@ -107,6 +107,11 @@ def test_prompts_without_a_difference_are_refused():
         interp.find_circuit(toy, (rows, rows), interp.logit_difference(right=[6], wrong=[7]))
 
 
+def test_layers_that_put_a_norm_on_the_stream_are_refused():
+    with pytest.raises(interp.InputError, match="must add to the stream, but layer 0 of OpenAIGPT"):
+        interp.find_circuit(tiny("gpt"), (CLEAN, CLEAN.flip(1)), METRIC)
+
+
 def test_the_graph_draws_each_kept_edge_once(circuit):
     figure = circuit_graph(circuit)
     panel = figure.axes[0]
