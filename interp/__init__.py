@@ -24,6 +24,7 @@ What heads do to the output:
     attribute               the same from gradients, for all heads in a few passes: `HeadEffects`
     logit_attribution       an answer's logit as a sum over heads, source tokens and MLPs
     ablate                  heads or sets taken out, on any prompts and any metric: `HeadEffects`
+    find_backups            which head does the work of an earlier one once that is gone
     verify                  remove the heads of each label; compare with random heads
     ablated                 the model without some heads, inside a `with` block
     why                     which earlier parts make a head look from one token to another: `Why`
@@ -31,7 +32,7 @@ What heads do to the output:
     path_effects            replace earlier heads in the queries, keys or values of a head
     composition_scores      how strongly each head reads each earlier head, from the weights
 
-Circuits, validation and pictures:
+Circuits, validation and pictures; figures for papers are in `interp.show.figures`:
 
     build_circuit           a small model with an induction circuit that is right by construction
     compare_circuits        the induction circuits of several models, measured the same way
@@ -39,7 +40,6 @@ Circuits, validation and pictures:
     compare_with_published  whether a scan agrees with those papers
     gallery                 all heads on one page for a browser or a notebook: a `Gallery`
     live                    a page that answers typed prompts, for this machine alone
-    interp.show.figures     figures for a paper: `from interp.show import figures`
 
 Classes; `help(interp.scan_heads)` shows one name in full, `docs/architecture.md` the rooms:
 
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from interp.effects.ablate import ablated as ablated
     from interp.effects.ablate_map import ablate as ablate
     from interp.effects.attribute import attribute as attribute
+    from interp.effects.backups import find_backups as find_backups
     from interp.effects.circuit import Circuit as Circuit
     from interp.effects.circuit import find_circuit as find_circuit
     from interp.effects.head_effects import HeadEffects as HeadEffects
@@ -130,6 +131,7 @@ _HOME = {
     "compare_circuits": "circuits.compare",
     "compare_with_published": "trust.published",
     "composition_scores": "weights.folded",
+    "find_backups": "effects.backups",
     "find_circuit": "effects.circuit",
     "gallery": "show.pages.gallery",
     "kind": "kinds.kind",

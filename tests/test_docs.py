@@ -32,6 +32,7 @@ def span(interval: list[float], form: str = ".2f") -> str:
 
 
 HEADS = pd.read_csv(ROOT / "figures" / "heads.csv")
+EXAM = pd.read_csv(ROOT / "figures" / "exam.csv")
 COMPARISON = record("figures/circuits/comparison.json")
 SINKS = record("figures/sink_experiment.json")
 NUMBERS = {number["name"]: number for number in record("figures/attention_numbers.json")}
@@ -167,7 +168,17 @@ def onset_rows():
         yield row["kind"].replace("_", " "), both[0], numbers[0], both[1], numbers[1]
 
 
+def exam_rows():
+    edges = EXAM[EXAM["of"] == "edges"]
+    medians = edges.groupby("method")["auroc"].median().sort_values(ascending=False)
+    for method in medians.index:
+        rows = edges[edges["method"] == method].dropna()
+        numbers = medians[method], rows["auroc"].min(), rows["average_precision"].median()
+        yield method, str(len(rows)), *(f"{number:.2f}" for number in numbers)
+
+
 TABLES = {
+    "exam": ("docs/judging.md", exam_rows),
     "name pairs, patching": ("docs/ioi.md", lambda: strongest_rows("patch", 8)),
     "name pairs, logits": ("docs/ioi.md", lambda: strongest_rows("logits", 6)),
     "name pairs, ablation": ("docs/ioi.md", ablation_rows),
@@ -217,6 +228,10 @@ def test_the_page_on_judging_quotes_the_thresholds_and_the_committed_records():
     sinks = (flipped["kind"] == "sink").sum()
     flips = f"{len(flipped)} of {len(table)} labels flip, {sinks} of them sinks"
     assert flips in words("docs/judging.md")
+    backups = EXAM[EXAM["of"] == "heads"]
+    worst = f"AUROC of heads {backups['auroc'].min():.2f} at worst in {len(backups)} models"
+    assert worst in words("docs/judging.md")
+    assert f"on {EXAM['model'].nunique()} small models whose circuits" in words("docs/judging.md")
     assert record("figures/effects.json")["made_by"]["draws"] == 20
 
 

@@ -11,6 +11,7 @@ It is `sharpness` at j = i - 1, and lower everywhere else.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.circuits.built import Plan
+from interp.circuits.built import Layer, Plan
 from interp.circuits.codes import steps_apart, steps_for
 from interp.heads import Head
 
@@ -44,15 +45,8 @@ class Absolute(Plan):
         """The configuration of a GPT-2."""
         return super().settings() | {"n_inner": 1}
 
-    def build(self, sharpness: float) -> dict[str, Tensor]:
+    def build(self, layers: Sequence[Layer]) -> dict[str, Tensor]:
         """The weights that a new GPT-2 without MLPs does not have."""
-        layers = self.layers(sharpness)
-        if self.previous:
-            here = self.root / self.alpha_place * self.place.T
-            steps = steps_for(self.kernel, self.blur, sharpness)
-            on = steps[0] * self._turned(1) + steps[1] * self._turned(2)
-            head = self.previous_head.head
-            layers[0].W_Q[head], layers[0].W_K[head] = here, here @ on
         angles = torch.arange(self.length)[:, None] * self.frequencies
         places = torch.cat([angles.cos(), angles.sin()], 1) / math.sqrt(len(self.frequencies))
         weights = {
@@ -65,6 +59,13 @@ class Absolute(Plan):
             weights[f"transformer.h.{index}.attn.c_attn.weight"] = torch.cat(inputs, dim=1)
             weights[f"transformer.h.{index}.attn.c_proj.weight"] = output
         return weights
+
+    def _look_back(self, layer: Layer) -> None:
+        here = self.root / self.alpha_place * self.place.T
+        steps = steps_for(self.kernel, self.blur, self.sharpness)
+        on = steps[0] * self._turned(1) + steps[1] * self._turned(2)
+        head = self.previous_head.head
+        layer.W_Q[head], layer.W_K[head] = here, here @ on
 
     def _turned(self, steps: int) -> Float[Tensor, "m m"]:
         """The matrix from the cosines and sines of a place to those of the place `steps` on."""

@@ -2,13 +2,14 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from interp.circuits.absolute import Absolute
-from interp.circuits.built import MOST_SHARP
+from interp.circuits.built import MOST_SHARP, Layer
 from interp.circuits.rotary import Rotary
 from interp.errors import InputError, Seed, Whole, checked
 from interp.kinds.probes import passages
@@ -79,28 +80,41 @@ def build_circuit(
         raise InputError(f"wrong_copy must be {least}, got {wrong_copy}")
     asked: dict[str, Any] = {"previous": previous, "match": match, "blur": blur}
     asked |= {"wrong_copy": wrong_copy, "seed": seed}
-    Plan = Absolute if positions == "absolute" else Rotary
+    plan, needed = smallest(positions, vocabulary, length, bos, kv_heads, **asked)
+    sharpness = needed if sharpness is None else float(sharpness)
+    return model_of(plan, plan.layers(sharpness), positions=positions, sharpness=sharpness, **asked)
+
+
+def smallest(
+    positions: str,
+    vocabulary: int,
+    length: int,
+    bos: int = 0,
+    kv_heads: int | None = None,
+    **asked: Any,
+) -> tuple[Absolute | Rotary, float]:
+    """The plan of the least width that holds vocabulary and length, and the sharpness it needs."""
+    kind = Absolute if positions == "absolute" else Rotary
     plans = (
-        Plan(bits, vocabulary, length, bos, kv_heads or Plan.kv_heads, **asked)
+        kind(bits, vocabulary, length, bos, kv_heads or kind.kv_heads, **asked)
         for bits in BITS
         if vocabulary - 1 <= 4**bits // 2
     )
-    plan, needed = next((plan, s) for plan in plans if (s := plan.needed()) is not None)
-    sharpness = needed if sharpness is None else float(sharpness)
-    record = {
-        "positions": positions,
-        "previous_token_head": str(plan.previous_head),
-        "induction_head": str(plan.induction_head),
-        "sharpness": sharpness,
-        **asked,
-    }
+    return next((plan, s) for plan in plans if (s := plan.needed()) is not None)
+
+
+def model_of(plan: Absolute | Rotary, layers: Sequence[Layer], **made: Any) -> Model:
+    """The model of a plan with the weights of its `layers`, edited or not; `made` is recorded."""
+    heads = {"previous_token_head": plan.previous_head, "induction_head": plan.induction_head}
+    record = {**made, **{name: str(head) for name, head in heads.items()}}
+    settings = {**plan.settings(), "num_hidden_layers": len(layers), "hand_built": record}
     return assembled(
         plan.family,
-        {**plan.settings(), "hand_built": record},
-        plan.build(sharpness),
-        bos=bos,
-        words=words(vocabulary, bos),
-        name=f"hand-built-{positions}",
+        settings,
+        plan.build(layers),
+        bos=plan.bos,
+        words=words(plan.vocabulary, plan.bos),
+        name=f"hand-built-{made['positions']}",
     )
 
 

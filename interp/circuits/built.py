@@ -135,7 +135,6 @@ class Plan:
             "vocab_size": self.vocabulary,
             "max_position_embeddings": self.length,
             "hidden_size": self.d_model,
-            "num_hidden_layers": 2,
             "num_attention_heads": self.n_heads,
             "tie_word_embeddings": False,
         }
@@ -155,19 +154,20 @@ class Plan:
             return None
         return float(math.ceil(max(enough[0], to_match)))
 
-    def layers(self, sharpness: float) -> tuple[Layer, Layer]:
-        """Both layers; the queries and keys of the previous-token head are still idle."""
+    def layers(self, sharpness: float) -> list[Layer]:
+        """The weights of both layers."""
         # The factor of queries and of keys of unit vectors that gives scores of `sharpness` nats.
         self.sharpness, self.root = sharpness, math.sqrt(sharpness * math.sqrt(self.d_head))
         self._make_stream()
-        first, second = self._idle(), self._idle()
+        first, second = self.idle(), self.idle()
         if self.previous:
             read, write = self.token.T / self.alpha_token, self.gamma * self.written
             self._carry(first, self.previous_head, read, write)
+            self._look_back(first)
         self._match(second)
         read, write = self.s / self.alpha_token * self.token.T, self.alpha_token * self.out
         self._carry(second, self.induction_head, read, write)
-        return first, second
+        return [first, second]
 
     def key_value_head(self, head: Head) -> int:
         """The key-value head that a query head reads."""
@@ -196,9 +196,9 @@ class Plan:
         drawn = torch.randn(d, d - 1, generator=self.generator, dtype=torch.double)
         frame = torch.linalg.qr(torch.cat([first, drawn], 1)).Q.T[1:]
         sizes = [1, 1, N, N, N, m, d - 1 - 2 - 3 * N - m]
-        one, mark, self.token, self.before, self.out, self.place, spare = frame.split(sizes)
+        one, mark, self.token, self.before, self.out, self.place, self.spare = frame.split(sizes)
         self.one, self.mark, self.frame = one[0], mark[0], frame
-        spare = [spare] if self.alpha_place else [spare, self.place]
+        spare = [self.spare] if self.alpha_place else [self.spare, self.place]
         self.empty_at_bos = torch.cat([self.token, self.before, self.out, *spare])
         words = token_words(self.bits, self.vocabulary - 1, self.generator)
         none = torch.zeros(1, N, dtype=torch.double)
@@ -215,7 +215,7 @@ class Plan:
         other = self.s / low * (max(likest, 0) + leak + self.turn)
         return match, other, self.s / high
 
-    def _idle(self) -> Layer:
+    def idle(self) -> Layer:
         """A layer of heads that attend to BOS, by the last dimension, and write nothing."""
         d, size = self.d_model, self.d_head
         W_Q = torch.zeros(self.n_heads, d, size, dtype=torch.double)
@@ -230,6 +230,10 @@ class Plan:
         """Random orthonormal directions within a space."""
         drawn = torch.randn(len(space), self.d_head, generator=self.generator, dtype=torch.double)
         return einsum(torch.linalg.qr(drawn).Q, space, "dim n, dim d -> n d")
+
+    def _look_back(self, layer: Layer) -> None:
+        """Set queries and keys of the previous-token head."""
+        raise NotImplementedError
 
     def _match(self, layer: Layer) -> None:
         """Set queries and keys of the induction head."""

@@ -20,6 +20,7 @@ size, so the turn by a changes a plane's part of a product by 2 / N (1 - cos a +
 Llama has no biases: constants come from `one`, in every token's embedding.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +60,8 @@ class Rotary(Plan):
             "rope_parameters": {"rope_type": "default", "rope_theta": self.theta},
         }
 
-    def build(self, sharpness: float) -> dict[str, Tensor]:
+    def build(self, layers: Sequence[Layer]) -> dict[str, Tensor]:
         """The weights that a new Llama without MLPs does not have."""
-        layers = self.layers(sharpness)
-        if self.previous:
-            self._look_back(layers[0])
         weights = {
             "model.embed_tokens.weight": self.embedding(),
             "lm_head.weight": self.unembedding(),
@@ -74,7 +72,7 @@ class Rotary(Plan):
         return weights
 
     def _look_back(self, layer: Layer) -> None:
-        """Set the previous-token head's queries and keys, both constant before they are turned."""
+        """Both are constant before they are turned."""
         planes = torch.arange(self.m // 2)
         steps = steps_for(self.kernel, self.blur, self.sharpness)
         unit = self.root / self.alpha_one * self.weights.sqrt()

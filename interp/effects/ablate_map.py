@@ -85,8 +85,7 @@ def ablate(
         >>> pair.to_frame()["name"].tolist()
         ['the circuit']
     """
-    if how not in REPLACEMENTS:
-        raise InputError(f"how must be one of {', '.join(REPLACEMENTS)}, got {quoted(how)}")
+    check_how(how)
     model = load_model(model)
     if scan is not None:
         check_scan(scan, model)
@@ -168,6 +167,12 @@ def ablate(
         for end in ("low", "high", "random_low", "random_high"):
             effects.frame[f"backup_{end}"] = backup[end]
     return effects
+
+
+def check_how(how: str) -> None:
+    """Refuse an unknown replacement."""
+    if how not in REPLACEMENTS:
+        raise InputError(f"how must be one of {', '.join(REPLACEMENTS)}, got {quoted(how)}")
 
 
 def without(

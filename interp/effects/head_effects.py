@@ -30,7 +30,7 @@ _WIDTH = 1.96 * 1.4826
 _LEAST = 8
 """Rows that a band needs."""
 
-_NAMES = ("layer", "head", "name", "heads", "what", "position")
+_NAMES = ("layer", "head", "name", "heads", "what", "position", "given")
 _NUMBERS = ("effect", "low", "high", "random_low", "random_high", "exact")
 
 

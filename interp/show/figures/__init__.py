@@ -12,6 +12,7 @@ from interp.show.figures.circuits import phase_change as phase_change
 from interp.show.figures.curves import accuracy_curve as accuracy_curve
 from interp.show.figures.curves import cost_curves as cost_curves
 from interp.show.figures.curves import distance_curves as distance_curves
+from interp.show.figures.curves import exam_scores as exam_scores
 from interp.show.figures.curves import sensitivity_chart as sensitivity_chart
 from interp.show.figures.curves import sink_losses as sink_losses
 from interp.show.figures.effects import head_map as head_map

@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from interp.errors import InputError
 from interp.scan.table import HeadScan
@@ -243,4 +244,44 @@ def sink_losses(result: Mapping[str, Any]) -> Figure:
         xlabel = "increase of the loss with these heads cut (nats)"
         panel.set(ylim=(len(labels) - 0.5, -0.5), xlabel=xlabel)
         page.legend(panel.get_legend_handles_labels()[0], 4.1, 2.83, ncols=2)
+    return page.figure
+
+
+def exam_scores(table: pd.DataFrame) -> Figure:
+    """How well methods tell the edges of circuits from others: a dot for each model of the exam.
+
+    `table` is the result of `interp.trust.exam.exam`. Both measures are in [0, 1].
+    """
+    edges = table.loc[table["of"] == "edges"]
+    medians = edges.groupby("method")["auroc"].median()
+    order = sorted(medians.index, key=lambda method: -medians[method])
+    groups = edges["group"].unique()
+    page = Page(
+        "How well methods find the edges of known circuits",
+        f"{edges['model'].nunique()} small models, a dot each; the black line is the median, with"
+        " its value on the right.",
+        body=0.42 * len(order) + 0.85,
+        notes="AUROC: share of pairs of a true and another edge in which the true one has the"
+        " larger score. Average precision: mean share of true edges among the best, at each one.",
+    )
+    shades = dict(zip(groups, itertools.cycle((ACCENT, GREEN, BLUE, PINK, SKY, QUIET, "black"))))
+    panels: dict[str, Any] = {"auroc": "AUROC", "average_precision": "average precision"}
+    with styled():
+        for at, (column, label) in enumerate(panels.items()):
+            panel = page.panel(1.35 + 2.95 * at, 0.05, 2.4, 0.42 * len(order))
+            generator = np.random.default_rng(0)
+            for place, method in enumerate(order):
+                rows = edges.loc[(edges["method"] == method) & edges[column].notna()]
+                apart = place + generator.uniform(-0.3, 0.3, len(rows))
+                panel.scatter(
+                    rows[column], apart, s=7, c=[shades[group] for group in rows["group"]], lw=0
+                )
+                median = rows[column].median()
+                panel.plot([median] * 2, [place - 0.38, place + 0.38], color="black", linewidth=1.2)
+                look: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
+                panel.annotate(f"{median:.2f}", (1.02, place), va="center", **look)
+            panel.set(xlim=(0, 1.02), ylim=(len(order) - 0.5, -0.5), xlabel=label)
+            panel.set_yticks(range(len(order)), order if at == 0 else [""] * len(order))
+        handles = [Line2D([], [], marker="o", ls="", color=shades[g], label=g) for g in groups]
+        page.legend(handles, 0.4, page.body - 0.4, ncols=len(groups))
     return page.figure
