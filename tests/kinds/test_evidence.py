@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from interp.kinds.evidence import interval, quantile, spread
+from interp.kinds.evidence import interval, quantile, ratio_interval, resampled, spread
 from interp.kinds.mass import Tally
 
 
@@ -58,3 +58,15 @@ def test_quantile_and_spread_are_those_of_the_rows_means():
     tally = tally_of(means, torch.arange(1, 41))
     assert torch.allclose(spread(tally), means.double().std(0))
     assert torch.allclose(quantile(tally, 0.5), means.double().sort(0).values[19:21].mean(0))
+
+
+def test_the_ends_are_quantiles_of_the_resampled_means():
+    generator = torch.Generator().manual_seed(0)
+    total = torch.rand(9, 5, generator=generator).double()
+    over = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 2])[:, None].double()
+    for some in (torch.ones_like(over), over):  # Of `over` some resamples are 0 / 0 or x / 0.
+        times = resampled(9, 2000, 0)
+        means = (times @ (total * some)) / (times @ some)
+        ends = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.double), dim=0)
+        found = ratio_interval(total * some, some)
+        torch.testing.assert_close(found, ends, equal_nan=True, rtol=0, atol=1e-12)

@@ -211,8 +211,8 @@ def test_every_kind_of_a_scan_is_described():
 def test_the_explained_share_is_described_with_what_is_left():
     place = {"position": 30, "token": " a", "before": "b", "after": "c"}
     pairs = [
-        {"weight": 0.6, "row": 0, "query": place, "key": place | {"position": 20, "token": "."}},
-        {"weight": 0.2, "row": 0, "query": place, "key": place | {"position": 9, "token": " the"}},
+        {"weight": 0.6, "row": 0, "query": place, "key": place | {"position": 15, "token": "."}},
+        {"weight": 0.2, "row": 0, "query": place, "key": place | {"position": 14, "token": " the"}},
     ]
     heads = [
         HeadLabel(
