@@ -178,9 +178,10 @@ NUMBER = re.compile(r"-?\d+\.\d+")
     ids=lambda path: path.stem,
 )
 def test_a_notebook_runs_and_shows_what_is_committed(path, tmp_path, monkeypatch, request):
-    for folder in ("figures", "notebooks"):
-        (tmp_path / folder).mkdir()
-    shutil.copy(ROOT / "figures" / "heads.parquet", tmp_path / "figures")
+    (tmp_path / "notebooks").mkdir()
+    for file in ("heads.parquet", "ioi/circuit.json"):
+        (tmp_path / "figures" / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / "figures" / file, tmp_path / "figures" / file)
     monkeypatch.chdir(tmp_path / "notebooks")
     if path.name[0] in "124":
         model = request.getfixturevalue("real_model")

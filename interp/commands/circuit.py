@@ -2,7 +2,7 @@
 
 Scores every edge between embedding, heads, MLPs and logits by gradients, runs the model with the
 best edges alone under three ablations, next to random edges, and resamples the prompts. Writes
-circuit.json and a graph of the strongest edges to the folder OUT.
+circuit.json, a graph of the strongest edges and the faithfulness by size to the folder OUT.
 
 Examples:
     interp circuit --task ioi --number 20
@@ -15,12 +15,12 @@ from typing import Annotated
 import typer
 
 from interp import command
-from interp.commands.patch import Tasks
+from interp.commands.patch import Tasks, task_of
 
 
 def main(
     source: command.Source,
-    out: Annotated[Path, typer.Option(help="Folder for circuit.json and the graph.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for circuit.json and figures.")] = Path(
         "results"
     ),
     task: Annotated[Tasks, typer.Option(help="Task whose pairs are run.")] = "ioi",
@@ -39,21 +39,21 @@ def main(
     formats = command.listed(format, command.FORMATS, name="--format")
     with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
         model = load.load_for(out / "circuit.json", **vars(source))
-        if pairs is None:
-            chosen = getattr(interp.tasks, task)(model, number, seed=seed)
-        else:
-            chosen = interp.tasks.from_file(model, pairs)
+        chosen = task_of(model, task, pairs, number, seed)
         solved = chosen.solved(model)
         step("scoring and running edges")
         found = interp.find_circuit(model, chosen, steps=steps, seed=seed, progress=step.advance)
         found.save(scratch / "circuit.json")
-        drawn = figures.circuit_graph(found, edges)
-        figures.save_figures({"circuit": drawn}, scratch, formats)
+        drawn = {
+            "circuit": figures.circuit_graph(found, edges),
+            "faithfulness": figures.faithfulness_curve(found),
+        }
+        figures.save_figures(drawn, scratch, formats)
     areas = ", ".join(f"{how} {area:.3f}" for how, area in found.cmd.items())
     command.show(
         f"{chosen.name}: {model.name} prefers the right answer in {solved:.0%} of the pairs",
         repr(found),
         f"CMD: {areas}",
-        f"wrote circuit.json and circuit.{', '.join(formats)} to {out}",
+        f"wrote circuit.json, circuit and faithfulness to {out}",
         result=found,
     )

@@ -11,7 +11,7 @@ Examples:
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -51,10 +51,7 @@ def main(
     endings = command.listed(format, command.FORMATS, name="--format")
     with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
         model = load.load_for(out, **vars(source))
-        if pairs is not None:
-            chosen = interp.tasks.from_file(model, pairs)
-        else:
-            chosen = getattr(interp.tasks, task)(model, number, seed=seed)
+        chosen = task_of(model, task, pairs, number, seed)
         solved = chosen.solved(model)
         step(f"patching {len(chosen)} pairs")
         effects = interp.patch(
@@ -84,3 +81,12 @@ def main(
         f"wrote patch.csv, patch.json and head_map to {out}",
         result=effects,
     )
+
+
+def task_of(model: Any, task: Tasks, pairs: Path | None, number: int, seed: int) -> Any:
+    """The pairs of the file, or else so many of the task."""
+    from interp import tasks
+
+    if pairs is not None:
+        return tasks.from_file(model, pairs)
+    return getattr(tasks, task)(model, number, seed=seed)

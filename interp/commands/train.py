@@ -8,7 +8,7 @@ checkpoint, and with more STEPS it continues a finished run; the result is the s
 
 Examples:
     interp train --steps 3000 --out two-layer
-    interp train --period fixed --beside two-layer --out fixed
+    interp train --period fixed --compare two-layer --out fixed
 """
 
 import json
@@ -47,7 +47,7 @@ def main(
             min=0, help="Number of models on the way, as folders OUT/checkpoint-STEP for a sweep."
         ),
     ] = 0,
-    beside: Annotated[
+    compare: Annotated[
         list[Path] | None,
         typer.Option(help="Folder of a finished run to draw next to this one; at most two."),
     ] = None,
@@ -59,12 +59,12 @@ def main(
 
     formats = command.listed(format, command.FORMATS, name="--format")
     recipe = Recipe(period=cast(Any, period), seed=seed, width=width, layers=layers)
-    if len(beside or []) > 2:
-        raise InputError(f"--beside must name at most 2 folders, got {len(beside or [])}")
+    if len(compare or []) > 2:
+        raise InputError(f"--compare must name at most 2 folders, got {len(compare or [])}")
     for name in ("config.json", "model.safetensors", checkpoint.FILE, checkpoint.RECORD):
         if (out / name).is_dir():  # Found now rather than after the training.
             raise InputError(f"{out / name} must be a file, got a folder of that name")
-    others = [checkpoint.record(folder) for folder in beside or []]
+    others = [checkpoint.record(folder) for folder in compare or []]
 
     import torch
 

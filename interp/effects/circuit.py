@@ -44,6 +44,7 @@ from interp.effects.saved import Saved
 from interp.effects.tasks import Task, paired_tokens
 from interp.effects.wiring import Ran, Wiring
 from interp.errors import Count, InputError, Seed, checked, quoted
+from interp.files import plain_rows
 from interp.kinds.evidence import resampled
 from interp.models import Model, load_model
 from interp.models.rows import rows_by_length
@@ -54,8 +55,10 @@ SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 ABLATIONS = ("counterfactual", "mean", "zero")
 
-_CLOSE = 0.1
+_CLOSE = 0.2
 """How far from 1 the faithfulness of the circuit that is kept may be."""
+
+_NAMES = "source", "target", "path"
 
 _RANDOM = 20
 """Prompts at most on which random edges are measured."""
@@ -72,7 +75,8 @@ class Circuit(Saved):
         frame: Table of the edges, as `to_frame` returns it.
         faithfulness: Table of the faithfulness of circuits of several sizes. Columns: `ablation`,
             `share` of all edges, `edges`, `connected` (of them, on a way from the embedding to the
-            logits), `faithfulness`, and `random`, that of as many random edges.
+            logits), `faithfulness`, `random`, that of as many random edges, and the overlap of this
+            size: `jaccard`, `jaccard_low`, `jaccard_high`.
         jaccard: Mean overlap of two circuits of the kept size, each from a resample of the prompts
             (edges in both over edges in either; Méloux et al. 2025, arXiv 2510.00845).
         jaccard_low, jaccard_high: The middle 95 % of these overlaps.
@@ -94,10 +98,11 @@ class Circuit(Saved):
     jaccard_low: float
     jaccard_high: float
     made_by: dict[str, Any] = field(default_factory=dict)
+    _indent = None
 
     def __repr__(self) -> str:
         kept = self.frame.loc[self.frame["kept"]]
-        edges = zip(*(kept[name][:3] for name in ("source", "target", "path")))
+        edges = zip(*(kept[name][:3] for name in _NAMES))
         strongest = (f"{source} to {target} {path}".strip() for source, target, path in edges)
         return (
             f"Circuit({self.made_by['model']}: {len(kept)} of {len(self.frame)} edges kept; CMD"
@@ -134,21 +139,30 @@ class Circuit(Saved):
 
     def to_json(self) -> dict[str, Any]:
         """The result as `save` writes it."""
-        numbers = self.faithfulness.astype(object).where(self.faithfulness.notna(), None)
-        tables = {"edges": self.frame, "faithfulness": numbers}
+        edges = dict[str, Any](self.frame.to_dict("list"))
+        for name in _NAMES:  # Thousands of edges share a few names.
+            codes, names = pd.factorize(self.frame[name])
+            edges[name] = {"names": [*names], "codes": codes.tolist()}
         return {
             "made_by": self.made_by,
             "jaccard": [self.jaccard, self.jaccard_low, self.jaccard_high],
-            **{name: table.to_dict("list") for name, table in tables.items()},
+            "faithfulness": plain_rows(self.faithfulness),
+            "edges": {**edges, "kept": self.frame["kept"].to_numpy().nonzero()[0].tolist()},
         }
 
     @classmethod
     def of_json(cls, content: dict[str, Any]) -> "Circuit":
         """The result that `to_json` wrote."""
-        edges, faithfulness = (pd.DataFrame(content[name]) for name in ("edges", "faithfulness"))
-        measured = dict.fromkeys(("faithfulness", "random"), float)
-        faithfulness, (jaccard, low, high) = faithfulness.astype(measured), content["jaccard"]
-        return cls(edges, faithfulness, jaccard, low, high, content["made_by"])
+        edges = dict(content["edges"])
+        for name in _NAMES:
+            edges[name] = np.array(edges[name]["names"], object)[edges[name]["codes"]]
+        table = pd.DataFrame({**edges, "kept": False})
+        table.loc[edges["kept"], "kept"] = True
+        faithfulness = pd.DataFrame(content["faithfulness"])
+        measured = {name: float for name in faithfulness.columns[4:]}
+        return cls(
+            table, faithfulness.astype(measured), *content["jaccard"], made_by=content["made_by"]
+        )
 
 
 @checked
@@ -175,7 +189,7 @@ def find_circuit(
         metric: Metric, as for `interp.patch`; the task's `logit_difference` if left out.
         steps: Steps of the integrated gradients.
         share: Share of all edges that the circuit keeps, by score; if left out, the smallest of
-            `SHARES` whose faithfulness is within 0.1 of 1 (counterfactual ablation).
+            `SHARES` whose faithfulness is within 0.2 of 1 (counterfactual ablation).
         draws: Pairs of resamples of the prompts for the overlap.
         seed: Seed of the resamples and of the random edges.
         progress: Callback, called with (groups of prompts done, groups in all).
@@ -232,11 +246,14 @@ def find_circuit(
             "source": [wiring.sources[i] for i in sources.tolist()],
             "target": [wiring.targets[i][0] for i in targets.tolist()],
             "path": [wiring.targets[i][1] for i in targets.tolist()],
-            "score": scores.mean(0).tolist(),
+            "score": [float(f"{score:.6g}") for score in scores.mean(0).tolist()],
             "kept": kept.tolist(),
         }
     )
-    overlap = _overlaps(scores, size, draws, seed)
+    overlaps = _overlaps(scores, [*sizes, size], draws, seed)
+    ends = overlaps.quantile(torch.tensor([0.025, 0.975], dtype=torch.double), dim=0)
+    *of_sizes, of_kept = torch.stack([overlaps.mean(0), *ends], 1).tolist()
+    frame[["jaccard", "jaccard_low", "jaccard_high"]] = of_sizes * len(ABLATIONS)
     made_by = Record.of_model(
         model,
         metric=name_of(metric),
@@ -251,24 +268,21 @@ def find_circuit(
         jaccard=f"{draws} pairs of circuits from resamples of the prompts",
         prompts=ids_as_text(pairs.tokens),
     )
-    low, high = overlap.quantile(overlap.new_tensor([0.025, 0.975])).tolist()
     table = table.iloc[order.numpy()].reset_index(drop=True)
-    return Circuit(table, frame, float(overlap.mean()), low, high, made_by)
+    return Circuit(table, frame, *of_kept, made_by=made_by)
 
 
 def _overlaps(
-    scores: Float[Tensor, "prompt edge"], size: int, draws: int, seed: int
-) -> Float[Tensor, " draw"]:
+    scores: Float[Tensor, "prompt edge"], sizes: Sequence[int], draws: int, seed: int
+) -> Float[Tensor, "draw size"]:
     """Edges in both over edges in either of the largest, for pairs of resamples of the prompts."""
-    times = resampled(len(scores), 2 * draws, seed).float()
-    both = []
+    times, largest = resampled(len(scores), 2 * draws, seed).float(), torch.tensor(sizes)
+    overlaps = []
     for pair in times.split(2):
-        found = torch.zeros(2, scores.shape[1], dtype=torch.bool)
-        found.scatter_(
-            1, (pair @ scores).abs().topk(size).indices, torch.tensor(True).expand(2, size)
-        )
-        both.append(found.all(0).sum() / found.any(0).sum())
-    return torch.stack(both)
+        ranks = (pair @ scores).abs().argsort(descending=True).argsort()
+        both = (ranks.amax(0)[:, None] < largest).sum(0).double()
+        overlaps.append(both / (2 * largest - both))
+    return torch.stack(overlaps)
 
 
 class Pairs:

@@ -1,6 +1,6 @@
 """A model as a graph: what writes to the residual stream, and what reads it, each by itself.
 
-Sources are the embedding, each head, and what each layer adds besides (its MLP, experts or mixer,
+Sources are the embedding, each head, and what else each layer adds (its MLP, experts or mixer,
 with the output bias of its attention). Targets are the queries of each head, the keys and the
 values of each key-value head, each MLP, and the logits. A target reads the sum of all earlier
 sources, so each pair of a source and a target is an edge. `Wiring.run` runs the model with a
@@ -142,8 +142,9 @@ class Wiring:
             writer, images = None, torch.zeros_like(call.read)[None]
             if (part := parts.get(number)) is not None:
                 with torch.no_grad():
-                    bias = part.W_O(torch.zeros_like(part.joined[0, 0])).float()
-                    writer = _Writer(part.written(), bias, part.after)
+                    times = getattr(block, "residual_multiplier", 1.0)  # Granite.
+                    bias = part.W_O(torch.zeros_like(part.joined[0, 0])).float() * times
+                    writer = _Writer(part.written() * times, bias, part.after)
                     images = writer.images(part.z.transpose(1, 2))
                 n, kv = part.heads.n_heads, part.heads.k.shape[2]
                 self.group = n // kv

@@ -6,8 +6,9 @@ from matplotlib.colors import to_hex
 from tiny_models import tiny
 
 import interp
-from interp.effects.circuit import ABLATIONS, SHARES, Pairs
-from interp.show.figures.graph import PATHS, circuit_graph
+from interp.effects.circuit import ABLATIONS, SHARES, Pairs, _overlaps
+from interp.kinds.evidence import resampled
+from interp.show.figures.graph import PATHS, circuit_graph, faithfulness_curve
 from interp.show.figures.style import QUIET
 
 CLEAN = torch.tensor([[5, 6, 7, 8, 5, 9, 30, 41], [50, 6, 7, 8, 5, 9, 30, 41]])
@@ -124,3 +125,26 @@ def test_the_graph_draws_each_kept_edge_once(circuit):
     nothing = replace(circuit, frame=circuit.to_frame().assign(kept=False))
     with pytest.raises(interp.InputError, match="at least one edge"):
         circuit_graph(nothing)
+
+
+def test_the_curve_draws_each_ablation_and_the_overlap(circuit):
+    left, right = faithfulness_curve(circuit).axes
+    lines = [line for line in left.lines if len(line.get_xdata()) == len(SHARES)]
+    for how, solid, dotted in zip(ABLATIONS, lines[::2], lines[1::2], strict=True):
+        rows = circuit.faithfulness[circuit.faithfulness["ablation"] == how]
+        assert [*solid.get_ydata()] == [*rows["faithfulness"]]
+        assert [*dotted.get_ydata()] == [*rows["random"]]
+        assert [*right.lines[0].get_ydata()] == [*rows["jaccard"]]
+    assert right.lines[1].get_xdata()[0] == circuit.made_by["share"] * 310
+
+
+def test_the_overlap_of_a_size_is_of_the_largest_edges_of_two_resamples():
+    """By hand: sets of edges of each resample."""
+    scores = torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
+    found = _overlaps(scores, [3, 20, 40], 5, seed=1)
+    times = resampled(6, 10, 1).float()
+    for draw in range(5):
+        sums = [(each @ scores).abs() for each in times[2 * draw : 2 * draw + 2]]
+        for size, overlap in zip([3, 20, 40], found[draw].tolist(), strict=True):
+            one, two = ({*x.topk(size).indices.tolist()} for x in sums)
+            assert overlap == pytest.approx(len(one & two) / len(one | two))

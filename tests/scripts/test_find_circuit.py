@@ -17,7 +17,9 @@ def test_the_circuit_and_its_graph_are_written(tmp_path):
     options = ("--model", tmp_path / "toy", "--pairs", tmp_path / "pairs.jsonl")
     done = invoke("find_circuit", *options, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"circuit.json", "circuit.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("circuit.json", "circuit.png", "faithfulness.png")
+    }
     edges = interp.Circuit.load(tmp_path / "out" / "circuit.json").to_frame()
     assert "right answer in 100% of the pairs" in done.stdout
     assert ["L0H3", "L1H5", "k"] in edges.loc[

@@ -37,7 +37,7 @@ def test_a_run_writes_a_model_that_opens_its_record_and_its_figure(finished):
 
 
 def test_it_resumes_from_its_checkpoint_and_draws_two_runs(finished):
-    options = ("--steps", 3, *OPTIONS, "--out", finished, "--beside", finished)
+    options = ("--steps", 3, *OPTIONS, "--out", finished, "--compare", finished)
     done = invoke("train_two_layer", *options)
     assert done.returncode == 0, done.stderr
     record = json.loads((finished / "phase_change.json").read_text(encoding="utf-8"))
@@ -48,8 +48,8 @@ def test_it_resumes_from_its_checkpoint_and_draws_two_runs(finished):
     ("arguments", "words"),
     [
         (("--period", "weekly"), "period must be"),
-        (("--beside", "nowhere"), "nowhere"),
-        (("--beside", ".", "--beside", ".", "--beside", "."), "--beside must name at most 2"),
+        (("--compare", "nowhere"), "nowhere"),
+        (("--compare", ".", "--compare", ".", "--compare", "."), "--compare must name at most 2"),
     ],
 )
 def test_a_mistake_gets_one_line_and_writes_nothing(tmp_path, arguments, words):

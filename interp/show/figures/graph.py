@@ -1,4 +1,4 @@
-"""A circuit as a graph: its sources and targets by layer, and the edges between them."""
+"""A circuit as a graph by layer, and how faithful and how stable circuits of each size are."""
 
 import math
 import re
@@ -10,7 +10,8 @@ from matplotlib.patches import FancyArrowPatch
 
 from interp.errors import Count, InputError, checked
 from interp.show.figures.page import Page
-from interp.show.figures.style import ACCENT, BLUE, GREEN, QUIET, styled
+from interp.show.figures.style import ACCENT, BLUE, DASHED, GREEN, QUIET, styled
+from interp.show.figures.words import prose
 
 PATHS = {"q": (BLUE, "queries"), "k": (ACCENT, "keys"), "v": (GREEN, "values")}
 """Colour and name of what an edge feeds."""
@@ -64,11 +65,12 @@ def circuit_graph(circuit: Any, edges: Count | None = None) -> Figure:
                 colour = PATHS.get(path, (QUIET,))[0]
                 size = abs(score) / largest
                 (x, y), (to_x, to_y) = places[source], places[end]
-                flat = y == to_y and to_x > x + 1  # Around what is between them.
+                flat = y == to_y and to_x > x + 1  # Around what is between them, just as far.
+                bend = min(0.25, 0.9 / (to_x - x)) if flat else 0.08
                 arrow = FancyArrowPatch(
                     (x, y),
                     (to_x, to_y),
-                    connectionstyle=f"arc3,rad={0.25 if flat else 0.08}",
+                    connectionstyle=f"arc3,rad={bend}",
                     arrowstyle="-|>",
                     mutation_scale=3 + 3 * size**0.5,
                     shrinkA=5,
@@ -91,6 +93,50 @@ def circuit_graph(circuit: Any, edges: Count | None = None) -> Figure:
         lines = [Line2D([], [], color=c, label=f"into {w}") for c, w in PATHS.values()]
         lines.append(Line2D([], [], color=QUIET, label="into MLP or logits"))
         page.legend(lines, 0.35, height + 0.5, ncols=4)
+    return page.figure
+
+
+@checked
+def faithfulness_curve(circuit: Any) -> Figure:
+    """The faithfulness of circuits of each size under each ablation, and their overlap.
+
+    Left: 1 is the whole model and 0 the model without edges; random edges are dotted. Right: the
+    overlap of circuits of resampled prompts, with its middle 95 %. The kept size is dashed.
+
+    Args:
+        circuit: Circuit, from `interp.find_circuit`.
+    """
+    table, made_by = circuit.faithfulness, circuit.made_by
+    page = Page(
+        f"{prose(str(made_by['model']))}: faithfulness of circuits by size",
+        f"{made_by['metric'].capitalize()}, {len(made_by['prompts'])} pairs of prompts. The best"
+        " edges stay, all others are ablated. 1: the whole model, 0: no edges.",
+        body=3.15,
+        notes="CMD: area between faithfulness and 1 over the share of edges, 0 is best. Dotted:"
+        f" {made_by['random']}. Right: pairs of circuits from resampled prompts, edges in both over"
+        " edges in either, middle 95 % shaded. Dashed: size of the circuit that is kept.",
+    )
+    size = made_by["share"] * len(circuit.frame)
+    with styled():
+        panels = page.panel(0.55, 0.15, 3.35, 2.1), page.panel(4.5, 0.15, 2.4, 2.1)
+        shades = zip(table.groupby("ablation", sort=False), (ACCENT, BLUE, GREEN))
+        for (how, rows), shade in shades:
+            words = f"{how}: CMD {circuit.cmd[how]:.3f}"
+            columns = [rows[name].to_numpy() for name in ("edges", "faithfulness", "random")]
+            panels[0].plot(*columns[:2], "o-", color=shade, label=words)
+            panels[0].plot(columns[0], columns[2], ":", color=shade)
+        rows = table[table["ablation"] == table["ablation"].iloc[0]]
+        low, high = (rows[f"jaccard_{end}"].to_numpy() for end in ("low", "high"))
+        panels[1].fill_between(rows["edges"].to_numpy(), low, high, color=BLUE, alpha=0.2)
+        panels[1].plot(rows["edges"].to_numpy(), rows["jaccard"].to_numpy(), "o-", color=BLUE)
+        panels[1].set(ylim=(0, 1.03), ylabel="overlap (Jaccard)")
+        panels[0].set_ylabel("faithfulness")
+        for panel in panels:
+            panel.axvline(size, **DASHED)
+            panel.set(xscale="log", xlabel="edges")
+            panel.xaxis.set_major_formatter("{x:,g}")
+            panel.minorticks_off()
+        page.legend(panels[0].get_legend_handles_labels()[0], 0.45, 2.7, ncols=3)
     return page.figure
 
 
