@@ -31,7 +31,7 @@ def attribute(
     heads: AnyHead | Sequence[AnyHead] | None = None,
     position: Whole | Literal["each"] | None = None,
     reverse: bool = False,
-    steps: Count = 5,
+    steps: Count = 3,
     top: Whole = 10,
     seed: Seed = 0,
 ) -> HeadEffects:

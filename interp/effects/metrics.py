@@ -3,7 +3,9 @@
 A metric is any function of `(logits [batch, pos, id], tokens [batch, pos])` that returns `[batch]`.
 `tokens` are padded with -1 on the right; logits there are NaN. The metrics here read the logits
 after each prompt's last token only. They say so with the attribute `last_only`: the model then
-computes no other logits, and `logits` is `[batch, 1, id]`.
+computes no other logits, and `logits` is `[batch, 1, id]`. A metric with the attribute `reads`, the
+number of a layer, gets the layer's attention (`interp.kinds.mass.FromQK`) in place of logits, and
+prompts without padding.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +17,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.effects.ablate import all_heads, parsed_heads
 from interp.errors import InputError, quoted
+from interp.heads import AnyHead, Head
+from interp.kinds.builtin import as_kinds
+from interp.kinds.kind import Kind
+from interp.kinds.mass import FromQK
+from interp.kinds.scores import Thresholds, ask
 from interp.kinds.targets import NONE
 from interp.models import Model
+from interp.models.stream import streams
 from interp.scan.record import Record
 
-Metric = Callable[[Tensor, Tensor], Tensor]
+Metric = Callable[[Any, Tensor], Tensor]
 """A function of `(logits [batch, pos, id], tokens [batch, pos])` that returns `[batch]`."""
 
 Answers = Sequence[str | int]
@@ -152,9 +161,93 @@ def divergence(reference: Float[Tensor, "batch id"]) -> AnswerMetric:
     return AnswerMetric("KL divergence, nats", partial(_divergence, reference), ())
 
 
+@dataclass(frozen=True)
+class AttentionMass:
+    """A metric of one head's attention on the targets of a kind, from `attention_mass`.
+
+    Attributes:
+        kind: The kind.
+        head: The head.
+        model: Model whose windows and special tokens decide what counts; None until `bound`.
+    """
+
+    kind: Kind
+    head: Head
+    model: Model | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the metric."""
+        return f"attention of {self.head} on {self.kind.name} targets"
+
+    @property
+    def reads(self) -> int:
+        """Layer whose attention is read."""
+        return self.head.layer
+
+    def __call__(
+        self, attention: FromQK, tokens: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, " batch"]:
+        """The metric of each prompt."""
+        if self.model is None or not isinstance(attention, FromQK):
+            raise InputError(f"metric must be of logits here, got {self.name}")
+        asked = ask(
+            tokens,
+            special=self.model.special,
+            window=self.model.windows[self.reads],
+            thresholds=Thresholds(),
+            kinds={self.kind.name: self.kind},
+            texts=[self.model.texts_of(row) for row in tokens],
+            statistics=False,
+        )
+        keys = asked.keys[self.kind.name]
+        counted = (keys != NONE).any(-1) & asked.fit
+        if not counted.any(-1).all():
+            row = int((~counted.any(-1)).nonzero()[0])
+            texts = quoted(" ".join(self.model.texts_of(tokens[row])))
+            raise InputError(f"prompts must have targets of {self.kind.name}, got none in {texts}")
+        masses = attention.mass(keys)[:, self.head.head]
+        return torch.where(counted, masses, 0).sum(-1) / counted.sum(-1)
+
+    def bound(self, model: Model) -> "AttentionMass":
+        """The metric on `model`."""
+        if not streams(model):
+            raise InputError(f"model must be one whose attention can be streamed, got {model.name}")
+        parsed_heads("head", [self.head], all_heads(model), model.name)
+        return replace(self, model=model)
+
+
+def attention_mass(kind: str | Kind, head: AnyHead) -> AttentionMass:
+    """Metric: how much of a head's attention is on the targets of a kind, in [0, 1].
+
+    The mean over the queries of a prompt that have targets, as in a scan. It shows what makes a
+    head attend: for `interp.patch`, `interp.ablate` and `interp.path_effects`.
+
+    Args:
+        kind: Kind of head, as for `interp.scan_heads`; not `sink`, whose targets depend on the
+            attention.
+        head: Head to measure.
+
+    Raises:
+        InputError: If there is no such kind or head.
+
+    Example:
+        >>> import interp
+        >>> toy = interp.build_circuit("absolute", vocabulary=16, length=16)
+        >>> mass = attention_mass("induction", "L1H5")
+        >>> effects = interp.ablate(toy, [[0, 5, 6, 7, 5]], mass, how="zero")
+        >>> effects.strongest(1)["name"].item()  # Without the previous-token head it is lost.
+        'L0H3'
+    """
+    first, *more = as_kinds(kind).values()
+    if more or first.name == "sink":
+        raise InputError(f"kind must be one whose targets the tokens decide, got {quoted(kind)}")
+    return AttentionMass(first, Head.parse(head))
+
+
 def bound(metric: Any, model: Model) -> Metric:
     """The metric, with the ids of its answers in this model."""
-    return metric.bound(model) if isinstance(metric, AnswerMetric) else metric
+    return metric.bound(model) if isinstance(metric, AnswerMetric | AttentionMass) else metric
 
 
 def name_of(metric: Any) -> str:

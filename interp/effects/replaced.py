@@ -10,7 +10,7 @@ and the model computes the logits after the last token alone if the metric needs
 import copy
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
 from interp.effects.ablate import Edit, editing
@@ -99,6 +100,7 @@ class Prompts:
         self._model, self._metric = model, metric
         self._shape = (len(tokens),) if measures is None else (len(tokens), measures)
         self._only_last = bool(getattr(metric, "last_only", False))
+        self._reads = getattr(metric, "reads", None)
         self.groups = [
             _group(model, rows, tokens[rows, :n], streamed) for rows, n in _batches(tokens)
         ]
@@ -146,7 +148,9 @@ class Prompts:
         The mean over runs whose stream enters the first layer with a share of that of `source`, of
         the same lengths, and the rest of its own. A share of 0 is the prompts as they are.
         """
-        model, every = self._model, self._logits([{}])[0]
+        if self._reads is not None:
+            raise InputError("metric must be of logits to have gradients, got one of attention")
+        model, every = self._model, self._ran([{}])[0]
         sums = [{i: torch.zeros_like(z) for i, z in group.z.items()} for group in self.groups]
         for total, theirs, group in zip(sums, source.groups, self.groups, strict=True):
             if group.entered is None or theirs.entered is None or group.entered.dim() != 3:
@@ -154,34 +158,37 @@ class Prompts:
                     f"model must have layers that read one residual stream, got {model.name}"
                 )
             own, away = group.entered, theirs.entered - group.entered
-            for some in torch.arange(len(own)).split(max(1, _GRADED // own.shape[1])):
-                rows = [group.rows[index] for index in some]
-                for share in shares:
-                    z: Outputs = {}
-                    stream = (own[some] + share * away[some]).requires_grad_()
-                    with ExitStack() as changed:
-                        changed.enter_context(_entering(model, stream))
-                        edits = _editing(model, {*group.z}, z.__setitem__, self.streamed)
-                        changed.enter_context(edits)
-                        logits = _run(model, group.tokens[some], self._only_last, grad=True)
-                    of_rows = every.clone()
-                    of_rows[rows, : logits.shape[1]] = logits
-                    with torch.enable_grad():
-                        values = _checked(self._metric(of_rows, self.tokens), self._shape)
-                        values = values[rows].sum() / len(shares)
-                    if not values.requires_grad:
-                        raise InputError("metric must be differentiable, got one without gradient")
-                    options: Any = {"allow_unused": True, "materialize_grads": True}
-                    found = torch.autograd.grad(values, [*z.values()], **options)
-                    for layer, gradient in zip(z, found):
-                        total[layer][some] += gradient
+            on_way = torch.tensor(shares)[:, None, None, None].to(own)
+            size = max(1, _GRADED // (len(shares) * own.shape[1]))
+            for some in torch.arange(len(own)).split(size):
+                rows, z, values = [group.rows[index] for index in some], Outputs(), 0
+                stream = (own[some] + on_way * away[some]).flatten(0, 1).requires_grad_()
+                with ExitStack() as changed:
+                    changed.enter_context(_entering(model, stream))
+                    edits = _editing(model, {*group.z}, z.__setitem__, self.streamed)
+                    changed.enter_context(edits)
+                    tokens = group.tokens[some].repeat(len(shares), 1)
+                    logits = _run(model, tokens, self._only_last, grad=True)
+                with torch.enable_grad():
+                    for part in logits.chunk(len(shares)):
+                        of_rows = every.clone()
+                        of_rows[rows, : part.shape[1]] = part
+                        values += _checked(self._metric(of_rows, self.tokens), self._shape)[rows]
+                    values = values.sum() / len(shares)
+                if not values.requires_grad:
+                    raise InputError("metric must be differentiable, got one without gradient")
+                options: Any = {"allow_unused": True, "materialize_grads": True}
+                found = torch.autograd.grad(values, [*z.values()], **options)
+                for layer, gradient in zip(z, found):
+                    total[layer][some] += gradient.unflatten(0, (len(shares), -1)).sum(0)
         return sums
 
     def _measured(self, changes: Sequence[Change]) -> Float[Tensor, "change batch *measure"]:
         """The metric under each of `changes`, which start in the same layer; `{}` is none."""
-        every = self._logits(changes)
-        values = [_checked(self._metric(each, self.tokens), self._shape) for each in every]
-        return torch.stack(values).double().cpu()
+        every: Any = self._ran(changes)
+        if self._reads is None:
+            every = [self._metric(each, self.tokens) for each in every]
+        return torch.stack([_checked(each, self._shape) for each in every]).double().cpu()
 
     def _can_skip(self, layer: int) -> "_Skips":
         if layer not in self._skippable:
@@ -218,10 +225,24 @@ class Prompts:
         rows = torch.arange(len(self.groups[index].rows), device=self._model.device)
         return _rows_of(self._before[index][1], rows.repeat(copies))
 
-    def _logits(self, changes: Sequence[Change]) -> Float[Tensor, "change batch _ id"]:
+    def _ran(self, changes: Sequence[Change]) -> Float[Tensor, "change batch ..."]:
+        """The logits `[..., pos, id]` under each of `changes`; if the metric reads, the metric."""
         model, copies = self._model, len(changes)
         layers = {head.layer for change in changes for head in change}
+        if not layers and self._only_last:
+            logits = torch.cat([group.logits for group in self.groups])
+            order = torch.tensor([row for group in self.groups for row in group.rows]).argsort()
+            return logits[order.to(logits.device)][None]
         first = min(layers, default=model.attending[-1])
+        seen = list[FromQK]()
+
+        def look(layer: int, attention: FromQK) -> None:
+            if layer == self._reads:
+                seen.append(attention)
+
+        visit = None if self._reads is None else look
+        if self._reads is not None:
+            first = min(first, self._reads)
         every: Tensor | None = None
         for index, group in enumerate(self.groups):
             size, skips, start, cache = len(group.rows), self._can_skip(first), 0, None
@@ -241,14 +262,17 @@ class Prompts:
             with ExitStack() as changed:
                 if skips.layers:
                     changed.enter_context(_skipping(model, first, group.left, copies, start))
-                changed.enter_context(_editing(model, layers, replace, self.streamed))
+                changed.enter_context(_editing(model, layers, replace, self.streamed, visit))
                 tokens = group.tokens[:, start:].repeat(copies, 1)
-                logits = _run(model, tokens, self._only_last, cache=cache)
-            if every is None:
+                found = _run(model, tokens, self._only_last, cache=cache)
+            if self._reads is None:
                 length = 1 if self._only_last else self.tokens.shape[1]
-                shape = copies, len(self.tokens), length, logits.shape[-1]
-                every = logits.new_full(shape, torch.nan)
-            every[:, group.rows, : logits.shape[1]] = logits.unflatten(0, (copies, size))
+                found = pad(found, (0, 0, 0, length - found.shape[1]), value=torch.nan)
+            else:
+                found = self._metric(seen.pop(), tokens.to(model.device))
+            if every is None:
+                every = found.new_full((copies, len(self.tokens), *found.shape[1:]), torch.nan)
+            every[:, group.rows] = found.unflatten(0, (copies, size))
         assert every is not None
         return every
 
@@ -282,7 +306,7 @@ def _group(
 
     left, entered = {}, []
     z, attention = {}, {}
-    visit = attention.__setitem__
+    visit = attention.__setitem__ if streamed else None
     with ExitStack() as hooks:
         hooks.enter_context(_editing(model, {*model.attending}, z.__setitem__, streamed, visit))
         for layer, module in _layers(model).items():
@@ -314,7 +338,8 @@ def _editing(
 ) -> Iterator[None]:
     """Pass heads' outputs through `edit`: before W_O, or `streamed` as attention gives them."""
     if not streamed:
-        with editing(model, None, model.n_heads, layers, edit):
+        reads = nullcontext() if visit is None else streaming(model, visit)
+        with reads, editing(model, None, model.n_heads, layers, edit):
             yield
         return
 

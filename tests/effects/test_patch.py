@@ -200,6 +200,56 @@ def test_name_movers_of_the_default_model(real_model):
     assert by_name["L29H0"] < -0.2
 
 
+@pytest.mark.slow
+@pytest.mark.real_model
+@pytest.mark.parametrize("what", ["z", "q", "k", "v", "pattern"])
+def test_maps_of_the_default_model_equal_plain_hooks(real_model, what):
+    """Some heads and two pairs, one prompt and one change at a time."""
+    task, plain = interp.tasks.ioi(real_model, 2), real_model.plain
+    clean, corrupted = (real_model.to_tokens([*each]) for each in (task.clean, task.corrupted))
+    heads, d_head = [(20, 0), (23, 3), (29, 1)], real_model.plain.config.head_dim
+
+    def run(row, tokens, module=None, edit=lambda x: None, is_input=False):
+        def hook(module, inputs, output=None):
+            x = (inputs[0] if is_input else output).clone()
+            edit(x.unflatten(-1, (-1, d_head))[0])
+            return (x,) if is_input else x
+
+        add = "register_forward_pre_hook" if is_input else "register_forward_hook"
+        handle = getattr(module or torch.nn.Identity(), add)(hook)
+        with torch.no_grad():
+            logits = plain(tokens[row][tokens[row] >= 0][None], use_cache=False).logits[0, -1]
+        handle.remove()
+        return float(logits[task.right_ids[row]] - logits[task.wrong_ids[row]])
+
+    def seen(row, tokens, module, is_input=False):
+        kept = []
+        run(row, tokens, module, lambda x: kept.append(x.clone()), is_input)
+        return kept[0]
+
+    before, after = (np.array([run(i, ids) for i in range(2)]) for ids in (corrupted, clean))
+    expected = []
+    for layer, head in heads:
+        attention, patched = plain.model.layers[layer].self_attn, []
+        name, is_input = ("o", True) if what in ("z", "pattern") else (what, False)
+        module = attention.get_submodule(f"{name}_proj")
+        at = head // (real_model.n_heads // plain.config.num_key_value_heads)
+        place = at if what in ("k", "v") else head
+        for row in range(2):
+            new = seen(row, clean, module, is_input)[:, place]
+            if what == "pattern":
+                pattern = interp.attention_patterns(real_model, [task.clean[row]]).numpy()
+                values = seen(row, corrupted, attention.v_proj)[:, at]
+                new = torch.tensor(pattern[layer, 0, head]) @ values
+            edit = lambda x, new=new, place=place: x.__setitem__((slice(None), place), new)  # noqa: E731
+            patched.append(run(row, corrupted, module, edit, is_input))
+        expected.append((np.array(patched) - before).mean() / (after - before).mean())
+    metric = interp.logit_difference(task)
+    effects = interp.patch(real_model, task.clean, task.corrupted, metric, what, heads=heads)
+    assert max(map(abs, expected)) > 0.01
+    assert effects.to_frame()["effect"].to_numpy() == pytest.approx(np.array(expected), abs=1e-4)
+
+
 def test_reverse_puts_corrupted_activations_into_the_clean_run():
     clean, corrupted = prompts()
     measure = metric("llama")
