@@ -1,9 +1,10 @@
-"""Edges from earlier heads to a head: `Edge`, and `PathEffects`, the result of `path_effects`."""
+"""Edges from earlier parts to a head: `Edge`, and `PathEffects`, the result of `path_effects`."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -21,12 +22,40 @@ METRIC = "metric"
 """What is measured on prompts of your own, in place of `MEASURES`."""
 
 
+class Part(NamedTuple):
+    """What writes to the stream and is no head: the `embedding`, or what else `L3 MLP` adds.
+
+    It sorts after the heads of its layer; the embedding has layer -1.
+    """
+
+    layer: int
+    place: float = math.inf
+
+    def __repr__(self) -> str:
+        return "embedding" if self.layer < 0 else f"L{self.layer} MLP"
+
+    __str__ = __repr__
+
+    @classmethod
+    def named(cls, text: Any) -> "Part | None":
+        """The part that `text` names; None for anything else."""
+        if isinstance(text, cls) or text == "embedding":
+            return text if isinstance(text, cls) else cls(-1)
+        found = re.fullmatch(r"L(\d{1,9}) MLP", text) if isinstance(text, str) else None
+        return cls(int(found[1])) if found else None
+
+
+def parsed_source(text: Any) -> Head | Part:
+    """The head or part that `text` names."""
+    return Part.named(text) or Head.parse(text)
+
+
 @dataclass(frozen=True)
 class Edge:
-    """The change of a head when one of its inputs no longer contains an earlier head's output.
+    """The change of a head when one of its inputs no longer contains an earlier part.
 
     Attributes:
-        source: The earlier head.
+        source: The earlier head, or the embedding or an MLP, a `Part`.
         to: The head that is measured.
         path: The input of `to`: Q, K or V.
         stripe_before: Mean attention mass on the induction targets, in [0, 1], in the clean run.
@@ -43,7 +72,7 @@ class Edge:
     What was not measured is NaN: with a metric all else, without one the metric.
     """
 
-    source: Head
+    source: Head | Part
     to: Head
     path: str
     stripe_before: float = math.nan
@@ -88,8 +117,8 @@ class Edge:
         """The edge that `record` wrote."""
         names = ("from", "to", "path")
         numbers = {n: math.nan if v is None else v for n, v in record.items() if n not in names}
-        heads = Head.parse(record["from"]), Head.parse(record["to"])
-        return cls(*heads, record["path"], **numbers)
+        source, to = parsed_source(record["from"]), Head.parse(record["to"])
+        return cls(source, to, record["path"], **numbers)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,7 +135,7 @@ class PathEffects(Saved):
 
     def __repr__(self) -> str:
         sources = {edge.source for edge in self.edges}
-        heads = f"from {len(sources)} heads to {', '.join(map(str, self.to))}"
+        heads = f"from {len(sources)} sources to {', '.join(map(str, self.to))}"
         largest = max(self.edges, key=lambda edge: abs(edge.change()), default=None)
         name = self.made_by.get("model", "a model")
         return f"PathEffects({name}: {len(self.edges)} edges {heads}; largest: {largest})"

@@ -1,4 +1,4 @@
-"""Path patching: which earlier heads a head reads, and by which of its inputs: Q, K or V.
+"""Path patching: which earlier parts a head reads, and by which of its inputs: Q, K or V.
 
 A head t reads the residual stream x three times: for its queries, its keys and its values.
 What an earlier head s wrote is one term of that sum, `z_s W_O` (without the bias that all heads
@@ -42,10 +42,10 @@ from pydantic import Field
 from torch import Tensor
 
 from interp.effects.ablate import all_heads, parsed_heads
-from interp.effects.edges import MEASURES, METRIC, PATHS, Edge, PathEffects
+from interp.effects.edges import MEASURES, METRIC, PATHS, Edge, Part, PathEffects
 from interp.effects.head_effects import ids_as_text
 from interp.effects.metrics import Metric, bound, name_of
-from interp.effects.replaced import Outputs, Prompts
+from interp.effects.replaced import Prompts
 from interp.effects.tasks import paired_tokens
 from interp.errors import InputError, Seed, Whole, checked
 from interp.heads import AnyHead, Head
@@ -69,7 +69,10 @@ _TOKENS = 4096
 _NUMBERS = 2**26
 """Numbers in the outputs of heads that are kept at once, unless a single source needs more."""
 _ByLayer = dict[int, list[Head]]
-"""Heads by the layer that they are in, or that reads them."""
+"""Heads by the layer that they are in."""
+
+_Sources = dict[int, list[Head | Part]]
+"""Sources by the layer that reads them."""
 
 
 @checked
@@ -94,8 +97,8 @@ def path_effects(
     Args:
         model: A `Model`, or anything that `interp.load_model` takes.
         to: Heads to measure, such as the induction heads of a scan.
-        sources: Heads to take out, each for the heads of `to` in later layers; every head if
-            left out.
+        sources: Heads to take out, each for the heads of `to` in later layers; also `embedding`
+            (with learned positions) and `L3 MLP`, what else layer 3 adds. Every head if left out.
         prompts: Prompts of your own, as for `Model.to_tokens`, such as the clean ones of a task.
         corrupted: Prompts with as many tokens each; the output of a source there takes the place of
             its own. Zero does if left out.
@@ -129,7 +132,14 @@ def path_effects(
     model = load_model(model)
     known = all_heads(model)
     receivers = parsed_heads("to", to, known, model.name)
-    senders = known if sources is None else parsed_heads("sources", sources, known, model.name)
+    listed = sources if isinstance(sources, list | tuple) else [sources]
+    parts = [part for part in map(Part.named, listed) if part is not None]
+    if unknown := [part for part in parts if part.layer >= model.n_layers]:
+        raise InputError(f"sources must be in one of {model.n_layers} layers, got {unknown[0]}")
+    if parts:
+        sources = [each for each in listed if Part.named(each) is None]
+    heads = known if sources is None else parsed_heads("sources", sources, known, model.name)
+    senders = dict.fromkeys([*parts, *heads])
     if not receivers:
         raise InputError("to must name at least one head, got none")
     by_layer = {
@@ -144,7 +154,7 @@ def path_effects(
         length = row_length(model, length)
         probe = repeated(model.vocabulary, rows=rows, length=length, bos=model.bos, seed=seed)
         edges = [*_on_repeats(model, readout, by_layer, earlier, probe, progress)]
-        removed = "the source's own output, put to zero, without biases"
+        removed = "the source's own output, set to zero, without biases of heads"
         ran = {"interval": "95 % of resamples of the rows", "probes": [probe.record()]}
     elif prompts is None or metric is None:
         raise InputError("prompts must come with a metric, got one of them alone")
@@ -154,11 +164,11 @@ def path_effects(
             both = paired_tokens(model, prompts, corrupted)
         bound_metric = bound(metric, model)
         # Outputs before any gate, as the linear pass cuts them off.
-        clean, *other = (Prompts(model, ids, bound_metric, streamed=True) for ids in both)
-        others = [group.z for group in other[0].groups] if other else [None] * len(clean.groups)
-        edges = [*_on_prompts(model, readout, by_layer, earlier, clean, others, seed, progress)]
-        place = "that in the corrupted prompts" if other else "zero"
-        removed = f"the source's own output, without biases, replaced by {place}"
+        clean = Prompts(model, both[0], bound_metric, streamed=True)
+        other = both[1] if corrupted is not None else None
+        edges = [*_on_prompts(model, readout, by_layer, earlier, clean, other, seed, progress)]
+        place = "zero" if other is None else "that in the corrupted prompts"
+        removed = f"the source's own output, without biases of heads, replaced by {place}"
         texts = dict(zip(("prompts", "corrupted"), map(ids_as_text, both)))
         ran = {"metric": name_of(metric), "interval": "95 % of resamples of the prompts", **texts}
     edges.sort(key=lambda edge: receivers.index(edge.to))
@@ -169,7 +179,7 @@ def path_effects(
 
 
 def _on_repeats(
-    model: Model, readout: Readout, to: _ByLayer, earlier: _ByLayer, probe: Probe, progress: Any
+    model: Model, readout: Readout, to: _ByLayer, earlier: _Sources, probe: Probe, progress: Any
 ) -> Iterator[Edge]:
     """The edges as changes of stripes and their effects, on rows of tokens that repeat."""
     length = probe.tokens.shape[1]
@@ -194,7 +204,7 @@ def _on_repeats(
     sums: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {number: [] for number in to}
     for batch in batches:
         layers = {i: _Stripe(model, batch, i, heads) for i, heads in to.items()}
-        run = _clean_pass(model, readout, batch.tokens, layers)
+        run = _clean_pass(model, readout, batch.tokens, layers, earlier)
         towards = readout.towards(batch.tokens.roll(-1, dims=1))
         gradients = run.gradients(towards, [run.heads[number] for number in layers])
         for layer, gradient in zip(layers.values(), gradients, strict=True):
@@ -212,13 +222,13 @@ def _on_prompts(
     model: Model,
     readout: Readout,
     to: _ByLayer,
-    earlier: _ByLayer,
+    earlier: _Sources,
     prompts: Prompts,
-    others: Sequence[Outputs | None],
+    others: Int[Tensor, "batch pos"] | None,
     seed: int,
     progress: Any,
 ) -> Iterator[Edge]:
-    """The edges as changes of a metric; `others` replace the sources' outputs in each group."""
+    """The edges as changes of a metric; outputs in the prompts `others` replace the sources'."""
     before = prompts.before
     paths = {i: [(path, head) for path in PATHS for head in heads] for i, heads in to.items()}
     total = sum(len(paths[number]) * len(earlier[number]) for number in to)
@@ -235,9 +245,12 @@ def _on_prompts(
         for start in range(0, len(earlier[number]), at_once):
             sources = earlier[number][start : start + at_once]
             outputs = []
-            for group, other in zip(prompts.groups, others, strict=True):
-                layer = _Layer(model, number, heads)
-                run = _clean_pass(model, readout, group.tokens, {number: layer})
+            for group in prompts.groups:
+                layer, other = _Layer(model, number, heads), None
+                run = _clean_pass(model, readout, group.tokens, {number: layer}, earlier)
+                if others is not None:
+                    tokens = others[group.rows, : group.tokens.shape[1]]
+                    other = _clean_pass(model, readout, tokens, {}, earlier)
                 with rereading(model):
                     parts = _parts(run, number, sources, other)
                     outputs.append([layer.attend(*read)[1] for read in layer.reads(parts)])
@@ -337,9 +350,13 @@ class _Stripe(_Layer):
 
 
 def _clean_pass(
-    model: Model, readout: Readout, tokens: Tensor, layers: Mapping[int, _Layer]
+    model: Model,
+    readout: Readout,
+    tokens: Tensor,
+    layers: Mapping[int, _Layer],
+    sources: _Sources,
 ) -> Linear:
-    """Let `layers` see one clean pass."""
+    """Let `layers` see one clean pass, which keeps all that `sources` write."""
 
     def look(number: int, attention: FromQK) -> None:
         if number in layers:
@@ -348,25 +365,39 @@ def _clean_pass(
     with ExitStack() as hooks:
         for layer in layers.values():
             hooks.enter_context(layer.reading.watching())
-        return linear_pass(model, tokens, look, readout.norms, layers=layers)
+        parts = any(isinstance(one, Part) for some in sources.values() for one in some)
+        return linear_pass(model, tokens, look, readout.norms, parts=parts, layers=layers)
 
 
 def _parts(
-    run: Linear, layer: int, sources: Sequence[Head], others: Outputs | None = None
+    run: Linear, layer: int, sources: Sequence[Head | Part], other: Linear | None = None
 ) -> Iterator[Float[Tensor, "batch pos d_model"]]:
-    """What each source adds to what `layer` reads, beyond what its output among `others` would."""
-    moved = run.moved(layer, sorted({head.layer for head in sources}))
-    for source, head in sources:
-        alone = torch.zeros_like(run.heads[source])
-        alone[:, :, head] = run.heads[source].detach()[:, :, head]
-        if others is not None:
-            alone[:, :, head] -= others[source][:, :, head]
-        yield moved[source](alone).float()
+    """What each source adds to what `layer` reads, beyond its output in the `other` run."""
+
+    def written(run: Linear, source: Head | Part) -> list[Tensor]:
+        if isinstance(source, Head):
+            return [run.heads[source.layer]]
+        if source.layer < 0:
+            return [next(iter(run.streams.values()))]
+        return [x for number, x in run.others if number == source.layer]
+
+    at = {id(x): x for source in sources for x in written(run, source)}
+    maps = dict(zip(at, run.carried(layer, [*at.values()]), strict=True))
+    for source in sources:
+        added = torch.zeros_like(run.streams[layer])
+        for place, x in enumerate(written(run, source)):
+            change = x.detach().clone()
+            if other is not None:
+                change -= written(other, source)[place].detach()
+            if isinstance(source, Head):
+                change[:, :, torch.arange(change.shape[2]) != source.head] = 0
+            added = added + maps[id(x)](change)
+        yield added.detach().float()
 
 
 def _edges(
     to: list[Head],
-    sources: list[Head],
+    sources: list[Head | Part],
     measures: Sequence[str],
     queries: Int[Tensor, "measure row"],
     before: Float[Tensor, "measure row to"],

@@ -85,16 +85,6 @@ class Linear:
             raise InputError("the residual stream does not reach the logits")
         return found
 
-    def moved(
-        self, layer: int, sources: Sequence[int]
-    ) -> dict[int, Callable[[Tensor], Float[Tensor, "batch pos d_model"]]]:
-        """For each source layer, the linear map from the output of its heads to what `layer` reads.
-
-        Norms in between keep their scales.
-        """
-        maps = self.carried(layer, [self.heads[source] for source in sources])
-        return dict(zip(sources, maps, strict=True))
-
     def carried(
         self, layer: int, at: Sequence[Tensor]
     ) -> list[Callable[[Tensor], Float[Tensor, "batch pos d_model"]]]:

@@ -1,5 +1,6 @@
 """Path effects, compared with a slow computation by hooks in double precision."""
 
+import itertools
 import json
 from contextlib import contextmanager
 
@@ -130,16 +131,18 @@ class ByHand:
         return attention.get_submodule(f"{path.lower()}_proj"), slice(None)
 
     @contextmanager
-    def overwritten(self, source: Head | None, to: Head, path: str, other=0):
+    def overwritten(self, source: Head | torch.Tensor | None, to: Head, path: str, other=0):
         """Passes in which one input of `to` lacks what `source` wrote, or has what `other` gives.
 
-        `other` is a z of the source's layer.
+        `other` is a z of the source's layer. A tensor is itself what is taken from the stream.
         """
-        writer = 0 if source is None else source.layer
+        writer = source.layer if isinstance(source, Head) else 0
         x, z, projected = self.inputs_of(
             self.blocks[to.layer], self.projections[writer], self.after[writer]
         )
-        part = 0 if source is None else self.output(source.layer, source.head, z - other, projected)
+        part = 0 if source is None else source
+        if isinstance(source, Head):
+            part = self.output(source.layer, source.head, z - other, projected)
         with torch.no_grad():
             changed = self.norms[to.layer](x - part)
         module, columns = self.reader(to.layer, path)
@@ -263,6 +266,37 @@ def test_on_prompts_the_changed_head_runs_in_the_model_and_the_metric_follows(fa
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_embedding_and_mlps_are_senders_too(family):
+    generator = torch.Generator().manual_seed(2)
+    clean, corrupted = torch.randint(3, 200, (2, ROWS, 12), generator=generator)
+    metric = interp.logit_difference(right=[7, 20], wrong=[9, 30])
+    model, to = interp.load_model(built(family)), Head(1, 2)
+    slow, wrote = ByHand(family, clean), []
+    for run in (slow, ByHand(family, corrupted)):
+        with run.blocks[0].mlp.register_forward_hook(lambda m, i, out: wrote.append(out)):
+            wrote.extend(run.inputs_of(run.blocks[0]))
+    (mlp, embedding), (mlp_2, embedding_2) = wrote[:2], wrote[2:]
+    sources = ["embedding", Head(0, 1), "L0 MLP"]
+    for other, parts in (
+        (None, (embedding, mlp)),
+        (corrupted, (embedding - embedding_2, mlp - mlp_2)),
+    ):
+        options = {"prompts": clean, "corrupted": other, "metric": metric}
+        found = path_effects(model, to, sources=sources, **options)
+        assert [*found.matrix("K").index] == ["embedding", "L0H1", "L0 MLP"]
+        for path, (name, part) in itertools.product("QKV", zip(sources[::2], parts)):
+            logits = slow.logits(part, to, path)
+            after = logits[[0, 1], [7, 20]] - logits[[0, 1], [9, 30]]
+            one = next(e for e in found if (str(e.source), e.path) == (name, path))
+            assert one.metric_after == pytest.approx(after.mean().item(), abs=1e-5)
+        assert all(found.matrix("V").abs().loc[["embedding", "L0 MLP"], str(to)] > 1e-3)
+    again = PathEffects.of_json(found.to_json())
+    assert again.edges == found.edges
+    with pytest.raises(interp.InputError, match="sources must be in one of"):
+        path_effects(model, to, sources="L7 MLP")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_head_that_puts_out_nothing_feeds_nobody(family):
     source = tiny(family)
     with torch.no_grad():
@@ -367,7 +401,7 @@ def test_the_edges_as_list_table_and_file(tmp_path):
     found.save(tmp_path / "paths.json")
     again = PathEffects.load(tmp_path / "paths.json")
     assert (again.edges, again.made_by) == (found.edges, json.loads(json.dumps(found.made_by)))
-    assert "36 edges from 8 heads to L2H0, L1H1" in repr(found)
+    assert "36 edges from 8 sources to L2H0, L1H1" in repr(found)
     assert f"stripe {first.stripe_before:.2f} to {first.stripe_after:.2f}" in repr(first)
 
 
