@@ -155,6 +155,37 @@ def path_rows():
         yield edge["from"], edge["to"], edge["path"], f"{change:+.2f}", ends
 
 
+def circuit_rows():
+    edges = interp.Circuit.load(ROOT / "figures" / "ioi" / "circuit.json").to_frame()
+    for row in edges.head(14).to_dict("records"):
+        yield row["source"], row["target"], row["path"], f"{row['score']:+.2f}"
+
+
+def test_the_page_on_name_pairs_quotes_the_circuit():
+    text, circuit = words("docs/ioi.md"), interp.Circuit.load(ROOT / "figures/ioi/circuit.json")
+    frame, table = circuit.to_frame(), circuit.faithfulness
+    by_size = table[table["ablation"] == "counterfactual"].set_index("edges", drop=False)
+    kept, larger = (
+        by_size.loc[round(share * len(frame))] for share in (circuit.made_by["share"], 0.05)
+    )
+    numbers = {
+        f"{kept['edges']:.0f} of {len(frame):,} edges": "best ",
+        f"{frame['kept'].sum()} of them": "kept, ",
+        f"{kept['faithfulness']:.2f} of the difference": "prompts, ",
+        f"{kept['random']:.2f}.": "random edges ",
+        f"{circuit.jaccard:.2f} of these edges": "share ",
+        f"{span([circuit.jaccard_low, circuit.jaccard_high], '.2f')})": "edges (",
+        f"{larger['jaccard']:.2f}. CMD": f"{larger['edges']:,.0f} edges they share ",
+        f"{circuit.cmd['counterfactual']:.3f}. It": "CMD is ",
+        f"{circuit.cmd['mean']:.3f} if": "ablation: ",
+        f"{circuit.cmd['zero']:.3f} if": "and ",
+    }
+    for number, before in numbers.items():
+        assert before + number in text
+    assert circuit.cmd["counterfactual"] <= 0.03
+    assert circuit.jaccard >= 0.8
+
+
 def onset_rows():
     seeds = record("figures/sweeps/seeds.json")
     labelled = {row["kind"]: row for row in seeds["labelled"]}
@@ -183,6 +214,7 @@ TABLES = {
     "name pairs, logits": ("docs/ioi.md", lambda: strongest_rows("logits", 6)),
     "name pairs, ablation": ("docs/ioi.md", ablation_rows),
     "name pairs, paths": ("docs/ioi.md", path_rows),
+    "name pairs, circuit": ("docs/ioi.md", circuit_rows),
     "induction heads": ("README.md", heads_rows),
     "costs of a scan": ("docs/costs.md", scan_cost_rows),
     "effects": ("docs/judging.md", effects_rows),
@@ -247,6 +279,10 @@ def test_the_page_on_costs_quotes_the_committed_benchmarks():
     assert f"and {maps['patch_per_transformer_lens']:.2f} of the same map" in text
     assert f"costs {maps['attribution_per_forward']:.1f} forward passes in all" in text
     assert f"and {maps['integrated_per_forward']:.1f} with integrated gradients" in text
+    assert max(maps["attribution_per_forward"], maps["integrated_per_forward"]) <= 8
+    agree = maps["correlation_with_patch"]
+    agree = f"{agree['patching']:.2f}, with integrated gradients {agree['integrated']:.2f}"
+    assert f"correlation with the exact map {agree}" in text
     short, long = record("benchmarks/gallery.json")
     assert (short["length"], short["heads"]) == (128, 270)
     assert f"take {short['size_mb']:.1f} MB and appear within {short['view_s']:.1f} s" in text

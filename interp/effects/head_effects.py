@@ -14,16 +14,12 @@ from interp.effects.saved import Saved
 from interp.errors import Count, InputError, checked, quoted
 from interp.files import plain_rows
 from interp.heads import Head
-from interp.kinds.evidence import resampled
+from interp.kinds.evidence import ratio_interval
 from interp.kinds.targets import NONE
-
-_DRAWS = 2000
-"""Resamples of the prompts for an interval."""
 
 _ROWS = 1000
 """Rows whose resamples are in memory at once."""
 
-_ENDS = 0.025, 0.975
 _WIDTH = 1.96 * 1.4826
 """Half of a band that holds 95 % of a normal distribution, in median absolute deviations."""
 
@@ -141,15 +137,11 @@ class HeadEffects(Saved):
         resample of them: a mean of each prompt's ratio would blow up where `whole` is small. Rows
         that are not `kept` only take part in the band of the others, unless a `band` is given.
         """
-        times = resampled(changes.shape[1], _DRAWS, seed)
-        below, levels = times @ whole[:, None], torch.tensor(_ENDS, dtype=torch.double)
-        parts = changes.split(_ROWS)
-        ends = torch.cat([(times @ some.T / below).quantile(levels, dim=0) for some in parts], 1)
-        ends = ends if len(whole) > 1 else ends * torch.nan
+        parts = [ratio_interval(x.T, whole[:, None], seed=seed) for x in changes.split(_ROWS)]
         effects = changes.mean(1) / whole.mean()
         if band is None:
             band = _band(effects, torch.tensor([row.get("position", 0) for row in rows]))
-        table = torch.stack([effects, *ends, *band], 1).tolist()
+        table = torch.stack([effects, *torch.cat(parts, 1), *band], 1).tolist()
         kept = [True] * len(rows) if kept is None else kept
         shown = itertools.compress(zip(rows, table, strict=True), kept)
         return cls(pd.DataFrame([{**row, **dict(zip(_NUMBERS, x))} for row, x in shown]), made_by)

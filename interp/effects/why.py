@@ -1,8 +1,8 @@
 """Why a head attends: one attention score as a sum over pairs of earlier parts of the model.
 
 With the scale of each norm frozen at its value in this run, the residual stream that a layer reads
-is a sum of parts (the embedding, the output of each earlier head, what each earlier layer adds
-besides, and biases), and queries and keys are linear in it. So each score is a sum over pairs of a
+is a sum of parts (the embedding, the output of each earlier head, what else each earlier layer
+adds, and biases), and queries and keys are linear in it. So each score is a sum over pairs of a
 part a at the query i and a part b at the key j:
 
     score(i, j) = scale * sum over a, b of  q_i(a) . k_j(b)
@@ -165,7 +165,7 @@ def why(
 
     The head's score is split into a term for each pair of a part at the query and a part at the
     key, with the scales of all norms frozen; see `interp.effects.why`. Parts are `embedding` (with
-    learned positions), each earlier head (`L3H4`), what each earlier layer adds besides (`L3 MLP`:
+    learned positions), each earlier head (`L3H4`), what else each earlier layer adds (`L3 MLP`:
     its MLP, experts, or a mixer that is no attention), `biases` in the stream, and the head's
     `own bias`, which it adds to whatever it reads.
 

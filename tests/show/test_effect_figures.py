@@ -10,8 +10,8 @@ import interp
 from interp.effects.edges import Edge, PathEffects
 from interp.effects.head_effects import HeadEffects
 from interp.heads import Head
-from interp.show.figures import head_map, path_map, position_map
-from interp.show.figures.style import COLOURS, DIFFERENCES, GREY
+from interp.show.figures import head_map, path_map, position_map, why_bars
+from interp.show.figures.style import ACCENT, COLOURS, DIFFERENCES, GREY
 from interp.show.values import values_of
 
 SHAPES = [(30, 9), (12, 12), (2, 4), (1, 1), (96, 96)]
@@ -134,3 +134,17 @@ def test_a_path_map_has_a_panel_for_each_input_and_the_strongest_sources():
         Edge(Head(0, 0), Head(1, 0), path, stripe_before=0.9, stripe_after=0.1) for path in "QKV"
     ]
     assert len(path_map(PathEffects(tuple(stripes))).axes) == 3  # Values leave the stripe as it is.
+
+
+def test_the_bars_are_the_largest_terms_and_the_checks():
+    toy = interp.build_circuit("absolute", vocabulary=16, length=16)
+    why = interp.why(toy, torch.tensor([[0, 5, 6, 7, 5]]), "L1H5", query=4)
+    left, right = why_bars(why, top=5).axes
+    table = why.to_frame()
+    largest = table.loc[table["share"].abs().nlargest(5).index].sort_index()
+    assert [bar.get_width() for bar in left.patches] == [*largest["term"]]
+    coloured = [same_color(bar.get_facecolor(), ACCENT) for bar in left.patches]
+    assert coloured == [*largest["in_smallest"]]
+    assert 0 < sum(coloured) < 5
+    widths = [bar.get_width() for bar in right.patches]
+    assert widths == [*why.checks["predicted"], *why.checks["recomputed"]]

@@ -18,8 +18,10 @@ from interp.show.figures.curves import sink_losses as sink_losses
 from interp.show.figures.effects import head_map as head_map
 from interp.show.figures.effects import path_map as path_map
 from interp.show.figures.effects import position_map as position_map
+from interp.show.figures.effects import why_bars as why_bars
 from interp.show.figures.explained import explained_map as explained_map
 from interp.show.figures.graph import circuit_graph as circuit_graph
+from interp.show.figures.graph import faithfulness_curve as faithfulness_curve
 from interp.show.figures.head import attention_arcs as attention_arcs
 from interp.show.figures.head import head_page as head_page
 from interp.show.figures.patterns import head_zoo as head_zoo

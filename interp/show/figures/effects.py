@@ -10,13 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
-from interp.effects.edges import PATHS, PathEffects
+from interp.effects.edges import PATHS, PathEffects, parsed_source
 from interp.effects.head_effects import HeadEffects
+from interp.effects.why import SHARE, Why
 from interp.errors import Count, InputError, checked
 from interp.heads import Head
 from interp.scan.table import HeadScan
 from interp.show.figures.page import LINE, SIZE, Page, paint, whole_ticks
-from interp.show.figures.style import COLOURS, DIFFERENCES, styled
+from interp.show.figures.style import ACCENT, BLUE, COLOURS, DIFFERENCES, GREY, SKY, styled
 from interp.show.figures.words import inches, legible, prose
 from interp.show.values import values_of
 
@@ -136,7 +137,7 @@ def path_map(paths: PathEffects, measure: str | None = None, *, top: Count = 12)
     kept = [path for path in PATHS if (path, measure) != ("V", "stripe")]
     tables = {path: paths.matrix(path, measure) for path in kept}
     largest = pd.concat([table.abs().max(axis=1) for table in tables.values()], axis=1).max(axis=1)
-    rows = sorted(largest.nlargest(top).index, key=Head.parse)
+    rows = sorted(largest.nlargest(top).index, key=parsed_source)
     made_by = paths.made_by
     unit = made_by.get(
         "metric",
@@ -146,6 +147,48 @@ def path_map(paths: PathEffects, measure: str | None = None, *, top: Count = 12)
     words = {"Q": "queries", "K": "keys", "V": "values"}
     shown = {f"through {words[path]}": table.loc[rows] for path, table in tables.items()}
     return _tables(title, made_by, shown, f"change of {unit}")
+
+
+@checked
+def why_bars(why: Why, *, top: Count = 15) -> Figure:
+    """The terms of an attention score as bars, and what happens without the parts behind them.
+
+    Left: the largest terms, those of the smallest set that carries 80 % in colour. Right: the
+    change of the log-odds without parts, as the terms predict it, and with norms computed again.
+
+    Args:
+        why: Result of `interp.why`.
+        top: Number of terms to show, the largest of either sign.
+    """
+    table, checks, texts = why.to_frame(), why.checks, why.made_by["texts"]
+    shown = table.loc[table["share"].abs().nlargest(top).index].sort_index()
+    names = [f"{q} x {k}" for q, k in zip(shown["query_part"], shown["key_part"])]
+    without = [f"{part}, {side}" for part, side in zip(checks["part"], checks["side"])]
+    query, key = (f"{at} ({legible(texts[at])})" for at in (why.query, why.key))
+    rows, count = max(len(shown), len(checks)), int(table["in_smallest"].sum())
+    page = Page(
+        f"{prose(str(why.made_by['model']))}: why {why.head} attends from {query} to {key}",
+        f"Attention {why.made_by['attention']:.2f}. Log-odds of this key against the mean of the"
+        f" other visible keys: {why.log_odds:+.2f} nats, the sum of {table.shape[0]:,} terms.",
+        body=0.35 + 0.16 * rows + 0.5,
+        notes=f"Left: parts at the query x parts at the key; {count} terms carry {SHARE:.0%}"
+        " (orange). What all keys share is removed, as the softmax ignores it. Right: without these"
+        " parts at the query or at the key; predicted by the terms, and with norms computed again.",
+    )
+    with styled():
+        panel = page.panel(1.45, 0.3, 2.0, 0.16 * len(shown))
+        colours = [ACCENT if small else GREY for small in shown["in_smallest"]]
+        panel.barh(range(len(shown)), shown["term"].to_numpy(), color=colours)
+        panel.set_yticks(range(len(shown)), names, size=SIZE)
+        panel.set(ylim=(len(shown) - 0.5, -0.5), xlabel="term (nats of log-odds)")
+        panel = page.panel(4.95, 0.3, 1.95, 0.16 * len(checks))
+        places = np.arange(len(checks))
+        for name, shade, up in (("predicted", SKY, -0.2), ("recomputed", BLUE, 0.2)):
+            panel.barh(places + up, checks[name].to_numpy(), 0.38, color=shade, label=name)
+        panel.set_yticks(places, without, size=SIZE)
+        panel.set(ylim=(len(checks) - 0.5, -0.5), xlabel="change of the log-odds (nats)")
+        page.legend(panel.get_legend_handles_labels()[0], 4.95, 0.0, ncols=2)
+    return page.figure
 
 
 def _tables(
