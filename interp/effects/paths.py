@@ -132,7 +132,7 @@ def path_effects(
     model = load_model(model)
     known = all_heads(model)
     receivers = parsed_heads("to", to, known, model.name)
-    listed = sources if isinstance(sources, list | tuple) else [sources]
+    listed: Any = sources if isinstance(sources, list | tuple) else [sources]
     parts = [part for part in map(Part.named, listed) if part is not None]
     if unknown := [part for part in parts if part.layer >= model.n_layers]:
         raise InputError(f"sources must be in one of {model.n_layers} layers, got {unknown[0]}")

@@ -161,7 +161,8 @@ class Prompts:
             on_way = torch.tensor(shares)[:, None, None, None].to(own)
             size = max(1, _GRADED // (len(shares) * own.shape[1]))
             for some in torch.arange(len(own)).split(size):
-                rows, z, values = [group.rows[index] for index in some], Outputs(), 0
+                rows, z = [group.rows[index] for index in some], Outputs()
+                values = torch.zeros((), device=model.device)
                 stream = (own[some] + on_way * away[some]).flatten(0, 1).requires_grad_()
                 with ExitStack() as changed:
                     changed.enter_context(_entering(model, stream))
@@ -173,8 +174,8 @@ class Prompts:
                     for part in logits.chunk(len(shares)):
                         of_rows = every.clone()
                         of_rows[rows, : part.shape[1]] = part
-                        values += _checked(self._metric(of_rows, self.tokens), self._shape)[rows]
-                    values = values.sum() / len(shares)
+                        measured = _checked(self._metric(of_rows, self.tokens), self._shape)
+                        values = values + measured[rows].sum() / len(shares)
                 if not values.requires_grad:
                     raise InputError("metric must be differentiable, got one without gradient")
                 options: Any = {"allow_unused": True, "materialize_grads": True}

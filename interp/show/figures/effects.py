@@ -161,11 +161,12 @@ def why_bars(why: Why, *, top: Count = 15) -> Figure:
         top: Number of terms to show, the largest of either sign.
     """
     table, checks, texts = why.to_frame(), why.checks, why.made_by["texts"]
-    shown = table.loc[table["share"].abs().nlargest(top).index].sort_index()
+    largest = (-table["share"].abs().to_numpy()).argsort(kind="stable")[:top]
+    shown = table.iloc[np.sort(largest)]
     names = [f"{q} x {k}" for q, k in zip(shown["query_part"], shown["key_part"])]
     without = [f"{part}, {side}" for part, side in zip(checks["part"], checks["side"])]
     query, key = (f"{at} ({legible(texts[at])})" for at in (why.query, why.key))
-    rows, count = max(len(shown), len(checks)), int(table["in_smallest"].sum())
+    rows, count = max(len(shown), len(checks)), int(table["in_smallest"].to_numpy().sum())
     page = Page(
         f"{prose(str(why.made_by['model']))}: why {why.head} attends from {query} to {key}",
         f"Attention {why.made_by['attention']:.2f}. Log-odds of this key against the mean of the"
