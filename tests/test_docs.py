@@ -208,8 +208,26 @@ def exam_rows():
         yield method, str(len(rows)), *(f"{number:.2f}" for number in numbers)
 
 
+def grid_rows():
+    grid = record("figures/sweeps/grid.json")
+    strongest = {row["model"]: row for row in grid["last"] if row["kind"] == "induction"}
+    for model, heads in grid["induction_heads"].items():
+        onsets = [o for o in grid["onsets"] if o["model"] == model and o["kind"] == "induction"]
+        first = min(onsets, key=lambda onset: onset["onset"], default=None)
+        labelled = min((o["labelled"] for o in onsets if o["labelled"] is not None), default="-")
+        layers = sorted({head.partition("H")[0][1:] for head in heads})
+        last = strongest[model]
+        score = f"{last['score']:.2f} [{last['low']:.2f}, {last['high']:.2f}]"
+        between = f"{first['after']} to {first['onset']}" if first else "-"
+        yield (
+            *(model, between, str(labelled), ", ".join(layers) or "-"),
+            *(score, f"{last['null_99']:.2f}"),
+        )
+
+
 TABLES = {
     "exam": ("docs/judging.md", exam_rows),
+    "grid": ("docs/sweeps.md", grid_rows),
     "name pairs, patching": ("docs/ioi.md", lambda: strongest_rows("patch", 8)),
     "name pairs, logits": ("docs/ioi.md", lambda: strongest_rows("logits", 6)),
     "name pairs, ablation": ("docs/ioi.md", ablation_rows),

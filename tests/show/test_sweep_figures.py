@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from interp.errors import InputError
 from interp.show.figures import emergence_curves, layer_map, model_comparison, save_figure
 from interp.show.pages.sweep import sweep_page
 from interp.sweeps.trajectories import Trajectories
@@ -55,6 +56,9 @@ def test_the_layer_map_shows_each_layers_strongest_head_of_one_model_or_the_mean
     mean = layer_map(over)
     np.testing.assert_allclose(cells(mean)[1], [0.05, 0.475, 0.9])
     assert any("mean of 2 models" in text.get_text() for text in mean.texts)
+    deeper = over.scores.assign(layer=over.scores["layer"] + (over.scores["model"] == "b"))
+    with pytest.raises(InputError, match="model must be given"):
+        layer_map(Trajectories(deeper, over.table))
 
 
 def test_models_side_by_side_have_their_labels_scores_and_nulls(over):
@@ -101,5 +105,5 @@ def test_a_head_that_is_chosen_in_the_table_or_the_map_shows_its_curve(over, ope
     want = [edge + (1 - score) * (tall - 2 * edge) for score in (0.05, 0.05, 0.9)]
     assert [y for _, y in places] == pytest.approx(want, abs=0.06)
     box = page.locator("canvas").first.bounding_box()
-    page.mouse.click(box["x"] + 0.1 * box["width"], box["y"] + 0.2 * box["height"])
+    page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + 0.2 * box["height"])
     assert page.inner_text("#readout") == "L0H0 of b: sink"

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from interp.errors import InputError
 from interp.show.figures.page import Page, paint, whole_ticks
 from interp.show.figures.style import ACCENT, BLUE, GREEN, GREY, HATCH, PINK, QUIET, SKY, styled
 from interp.show.figures.words import prose
@@ -33,6 +34,8 @@ def emergence_curves(over: Trajectories) -> Figure:
     onsets: Any = over.onsets()
     order: Any = over.order().set_index("kind")
     models = [*dict.fromkeys(best["model"])]
+    ramp = matplotlib.colormaps["viridis"](np.linspace(0, 0.95, len(models)))
+    shades = _SHADES if len(models) <= len(_SHADES) else ramp
     down = math.ceil(len(over.kinds) / 3)
     page = Page(
         "When kinds of heads emerge",
@@ -48,7 +51,7 @@ def emergence_curves(over: Trajectories) -> Figure:
             row, column = divmod(place, 3)
             panel = page.panel(0.5 + column * 2.28, row * 1.75 + 0.25, 1.95, 1.2)
             first = onsets[onsets["kind"] == kind].groupby("model")["onset"].min()
-            for model, shade in zip(models, itertools.cycle(_SHADES)):
+            for model, shade in zip(models, shades):
                 line = best[(best["kind"] == kind) & (best["model"] == model)]
                 steps = line["step"].to_numpy(float)
                 panel.fill_between(steps, 0, line["null_99"], color=GREY, linewidth=0, zorder=0)
@@ -70,7 +73,7 @@ def emergence_curves(over: Trajectories) -> Figure:
             panel.set_title(f"{kind.replace('_', ' ')}: {words}", loc="left")
         named = [
             Line2D([], [], color=shade, linewidth=0.8, label=prose(model))
-            for model, shade in zip(models, itertools.cycle(_SHADES))
+            for model, shade in zip(models, shades)
         ]
         shown = named if len(named) <= 12 else []
         null = Patch(color=GREY, label="null of that head (99 %)")
@@ -81,9 +84,16 @@ def emergence_curves(over: Trajectories) -> Figure:
 def layer_map(over: Trajectories, model: str | None = None) -> Figure:
     """The strongest score of each layer at each checkpoint: a panel per kind, layers down.
 
-    Scores are from 0 to 1, of `model`, or the mean over all models of the same number of layers.
+    Scores are from 0 to 1, of `model`, or the mean over all models.
+
+    Raises:
+        InputError: If `model` is left out, and the models have different numbers of layers.
     """
     frame: Any = over.scores
+    if model is None and frame.groupby("model")["layer"].max().nunique() > 1:
+        raise InputError(
+            "model must be given for models with different numbers of layers, got none"
+        )
     if model is not None:
         frame = frame[frame["model"].isin(over.last(model)["model"])]
     best = frame.groupby(["kind", "model", "layer", "step"])["score"].max()
