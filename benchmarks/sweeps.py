@@ -95,7 +95,7 @@ def kills(folder: Path) -> dict:
         interp.sweep(folder / "toys", out=folder / out, processes=processes, rows=2)
 
     def parts(out: str) -> dict[Path, bytes]:
-        found = (folder / out).glob("model=*/**/*")
+        found = (folder / out).glob("model=*/revision=*/*")
         return {f.relative_to(folder / out): f.read_bytes() for f in found if f.is_file()}
 
     swept("whole", None)

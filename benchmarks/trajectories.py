@@ -2,7 +2,7 @@
 
 Writes figures/sweeps/NAME.json and its figures NAME_emergence.png, NAME_layers.png and
 NAME_models.png from the folder SWEEP; docs/sweeps.md quotes them. `seeds` are eight runs of
-`interp train --seed N --steps 2000 --checkpoints 50`, `grid` those of four widths and depths,
+`interp train --seed N --steps 2000 --checkpoints 50`, `grid` those of several widths and depths,
 `--width W --layers L --steps 1000 --checkpoints 20`, named "L layers, width W".
 """
 

@@ -111,7 +111,8 @@ def sweep(
             process does the work. A script needs `if __name__ == "__main__":`.
         executor: Anything with `submit(function, *args)` whose results have `done()` and
             `result()`, such as those of `concurrent.futures`, dask, submitit or
-            `interp.sweeps.cluster.RayExecutor`; its workers see `out` and the models by the same paths.
+            `interp.sweeps.cluster.RayExecutor`; its workers see `out` and the models by the same
+            paths.
         threads: Threads of torch in each worker; their number changes the last bits of results.
         batch: Prompts in a unit.
         retry_failed: Whether to try again what has failed.

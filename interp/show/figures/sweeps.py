@@ -37,11 +37,13 @@ def emergence_curves(over: Trajectories) -> Figure:
     ramp = matplotlib.colormaps["viridis"](np.linspace(0, 0.95, len(models)))
     shades = _SHADES if len(models) <= len(_SHADES) else ramp
     down = math.ceil(len(over.kinds) / 3)
+    named = len(models) if len(models) <= 12 else 0
+    columns = max(1, min(7, int(6.8 / (0.4 + 0.057 * max(map(len, models))))))
     page = Page(
         "When kinds of heads emerge",
         f"The strongest head of each kind at {best['step'].nunique()} checkpoints of"
         f" {len(models)} model{'s' * (len(models) != 1)}.",
-        body=down * 1.75 + (0.55 if len(models) < 7 else 0.7),
+        body=down * 1.75 + 0.4 + 0.15 * math.ceil((named + 1) / columns),
         notes="Score: mean attention mass on the kind's targets; band: 95 % interval over rows."
         " Marks below: onset of a model's first head, the first checkpoint whose lower end is above"
         " the null (99 %). Title: median over the models and its 95 % interval.",
@@ -71,13 +73,12 @@ def emergence_curves(over: Trajectories) -> Figure:
                 of = order.loc[kind]
                 words = f"{of['median']:g} [{of['low']:g}, {of['high']:g}]"
             panel.set_title(f"{kind.replace('_', ' ')}: {words}", loc="left")
-        named = [
+        shown = [
             Line2D([], [], color=shade, linewidth=0.8, label=prose(model))
-            for model, shade in zip(models, shades)
+            for model, shade in zip(models[:named], shades)
         ]
-        shown = named if len(named) <= 12 else []
         null = Patch(color=GREY, label="null of that head (99 %)")
-        page.legend([*shown, null], 0.4, down * 1.75 + 0.2, ncols=7)
+        page.legend([*shown, null], 0.4, down * 1.75 + 0.2, ncols=columns)
     return page.figure
 
 
