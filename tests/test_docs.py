@@ -324,7 +324,10 @@ def lost(source: str, to: str) -> float:
 
 def test_the_page_on_sweeps_quotes_the_committed_benchmarks():
     text, known = words("docs/sweeps.md"), record("benchmarks/sweeps.json")
-    right = known["matching"]["right"]
+    kills, right = known["kills"], known["matching"]["right"]
+    assert f"at {kills['kills']} random moments" in text
+    assert kills["killed_same_bytes"]
+    assert kills["two_processes_same_bytes"]
     assert right["same_rows"] == 1
     assert f"same random rows, and {100 * right['other_rows']:.0f} % from" in text
     assert f"as much time as {known['callback']['steps_a_scan']:.0f} training steps" in text
