@@ -328,6 +328,9 @@ def test_the_page_on_sweeps_quotes_the_committed_benchmarks():
     assert f"at {kills['kills']} random moments" in text
     assert kills["killed_same_bytes"]
     assert kills["two_processes_same_bytes"]
+    many = known["many"]
+    took = f"take two processes {many['wall_s'] / 60:.1f} minutes"
+    assert f"{many['checkpoints']} checkpoints of that size {took}" in text
     assert right["same_rows"] == 1
     assert f"same random rows, and {100 * right['other_rows']:.0f} % from" in text
     assert f"as much time as {known['callback']['steps_a_scan']:.0f} training steps" in text
