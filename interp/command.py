@@ -9,9 +9,9 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from interp.errors import InputError, quoted
 from interp.heads import Head
+from interp.printing import printed
 
 HeadTable = Annotated[
     Path | None,
@@ -67,9 +68,6 @@ SpecialAsText = Annotated[
 OF_PATTERNS = frozenset({"tokens", "special", "learned_sinks", "both_ways"})
 """Options that require --patterns."""
 Seed = Annotated[int, typer.Option(min=0, max=2**63, help="Random seed.")]
-Formats = Annotated[
-    str, typer.Option(help="Formats of the figures, comma-separated: png, svg, pdf.")
-]
 FORMATS = ("png", "svg", "pdf")
 Method = Annotated[
     str,
@@ -115,12 +113,59 @@ class Source:
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32"
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """How a command draws figures: a parameter of this type becomes an option for each field."""
+
+    format: Annotated[
+        str, typer.Option(help="Formats of the figures, comma-separated: png, svg, pdf.")
+    ] = "png,svg"
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Draw for a paper: no titles and no notes.")
+    ] = False
+    width: Annotated[
+        float | None,
+        typer.Option(help="Width in inches: 3.3 for a column.  [default: 6.9]"),
+    ] = None
+
+    @property
+    def formats(self) -> list[str]:
+        """The formats of the figures."""
+        return [name for name in self.listed if name in FORMATS]
+
+    @property
+    def listed(self) -> list[str]:
+        """All formats that are asked for."""
+        return listed(self.format, FORMATS, name="--format")
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Draw so in the block; a mistake is found at once."""
+        with printed(context="paper" if self.plain else None, width=self.width):
+            _ = self.listed
+            yield
+
+
+@dataclass(frozen=True)
+class Pages(Drawing):
+    """How a command writes pages and draws figures."""
+
+    format: Annotated[
+        str, typer.Option(help="Formats, comma-separated: html, json, png, svg, pdf.")
+    ] = "html"
+
+    @property
+    def listed(self) -> list[str]:
+        """All formats that are asked for."""
+        return listed(self.format, ("html", "json", *FORMATS), name="--format")
+
+
 CONSOLE = Console(stderr=True, highlight=False)
 """For progress and errors; results go to standard output."""
 
 
 GROUPS = {
-    "Output": ("out", "top", "format", "draw", "limit", "json"),
+    "Output": ("out", "top", *signature(Pages).parameters, "draw", "limit", "json"),
     "Model": tuple(signature(Source).parameters),
     "Patterns from a file": ("patterns", *sorted(OF_PATTERNS)),
 }
@@ -203,11 +248,17 @@ def program(main: Callable[..., None]) -> TyperCommand:
 
     `--json` is added: it prints one JSON object instead of text.
     """
-    of_model, own = signature(Source).parameters, signature(main).parameters
-    groups = [name for name, parameter in own.items() if parameter.annotation is Source]
+    own = signature(main).parameters
+    kinds = {name: one.annotation for name, one in own.items()}
+    known: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+    # An option of the command itself comes before one of a group.
+    groups: dict[str, Any] = {
+        name: {each: one for each, one in signature(kind).parameters.items() if each not in own}
+        for name, kind in known.items()
+    }
     parameters: dict[str, Parameter] = {}
     for name, parameter in own.items():
-        parameters |= of_model if name in groups else {name: parameter}
+        parameters |= groups.get(name, {name: parameter})
     as_json = typer.Option("--json", help="Print one JSON object: result, and lines of text.")
     parameters["json"] = Parameter(
         "json", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, as_json]
@@ -222,9 +273,11 @@ def program(main: Callable[..., None]) -> TyperCommand:
         call = Call(given, options.pop("json"))
         token = _CALL.set(call)
         try:
-            for name in groups:
-                options[name] = Source(**{each: options.pop(each) for each in of_model})
-            main(**options)
+            for name, fields in groups.items():
+                options[name] = known[name](**{each: options.pop(each) for each in fields})
+            drawing = next((one for one in options.values() if isinstance(one, Drawing)), None)
+            with nullcontext() if drawing is None else drawing.used():
+                main(**options)
             if call.json:
                 shown = {"result": call.result, "lines": call.lines}
                 typer.echo(json.dumps(shown, allow_nan=False))

@@ -10,7 +10,7 @@ from places import ROOT, TESTS
 
 PACKAGE = ROOT / "interp"
 ROOMS = (
-    *("errors", "heads", "files", "memory", "text", "command"),
+    *("errors", "heads", "files", "memory", "printing", "text", "command"),
     *("attention", "kinds", "patterns", "models", "weights", "scan", "effects", "circuits"),
     *("trust", "sweeps", "show", "course", "commands", "__main__"),
 )

@@ -29,6 +29,7 @@ TABLE = Path(__file__).parents[2] / "figures" / "heads.csv"
 
 
 def main(
+    drawing: command.Drawing,
     seed: command.Seed = 0,
     out: Annotated[Path, typer.Option(help="Folder for accuracy.json and the figure.")] = Path(
         "results"
@@ -41,7 +42,6 @@ def main(
         Path, typer.Option(help="Table of a scan, which gives the strengths of real heads.")
     ] = TABLE,
     kinds: command.Kinds = None,
-    format: command.Formats = "png,svg",
 ) -> None:
     from interp import HeadScan, files
     from interp.show import figures as plots
@@ -59,7 +59,6 @@ def main(
             command.show(f"{row['name']}: {row['heads']} heads; {right}")
         command.show(f"wrote kinds.json to {out}", result=found)
         return
-    formats = command.listed(format, command.FORMATS, name="--format")
     with command.about("--table"):
         strengths = accuracy.real_strengths(HeadScan.load(table).frame.to_dict("records"))
     with files.staged(out) as scratch, command.progress("planting heads") as step:
@@ -70,7 +69,7 @@ def main(
         more = {"shortcut": {**asdict(fooling), "head": str(fooling.head)}, "made_by": made_by}
         result = accuracy.Accuracy({**result, "strengths": strengths, **more})
         result.save(scratch / "accuracy.json")
-        plots.save_figures({"accuracy": plots.accuracy_curve(result)}, scratch, formats)
+        plots.save_figures({"accuracy": plots.accuracy_curve(result)}, scratch, drawing.formats)
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*accuracy.lines(result), *shortcut.lines(fooling), result=result)
     command.show(f"wrote {', '.join(written)} to {out}")

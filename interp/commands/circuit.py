@@ -20,6 +20,7 @@ from interp.commands.patch import Tasks, task_of
 
 def main(
     source: command.Source,
+    drawing: command.Drawing,
     out: Annotated[Path, typer.Option(help="Folder for circuit.json and figures.")] = Path(
         "results"
     ),
@@ -29,14 +30,12 @@ def main(
     steps: Annotated[int, typer.Option(min=1, help="Steps of the integrated gradients.")] = 5,
     edges: Annotated[int, typer.Option(min=1, help="Edges in the graph at most.")] = 60,
     seed: command.Seed = 0,
-    format: command.Formats = "png",
 ) -> None:
     import interp
     from interp import files
     from interp.models import load
     from interp.show import figures
 
-    formats = command.listed(format, command.FORMATS, name="--format")
     with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
         model = load.load_for(out / "circuit.json", **vars(source))
         chosen = task_of(model, task, pairs, number, seed)
@@ -48,7 +47,7 @@ def main(
             "circuit": figures.circuit_graph(found, edges),
             "faithfulness": figures.faithfulness_curve(found),
         }
-        figures.save_figures(drawn, scratch, formats)
+        figures.save_figures(drawn, scratch, drawing.formats)
     areas = ", ".join(f"{how} {area:.3f}" for how, area in found.cmd.items())
     command.show(
         f"{chosen.name}: {model.name} prefers the right answer in {solved:.0%} of the pairs",

@@ -27,19 +27,18 @@ if TYPE_CHECKING:
 
 def main(
     source: command.Source,
+    drawing: command.Drawing,
     out: Annotated[
         Path, typer.Option(help="Folder for comparison.json and the two figures.")
     ] = Path("results"),
     seed: command.Seed = 0,
     rows: Annotated[int, typer.Option(min=2, help="Rows of random tokens for each measure.")] = 8,
-    format: command.Formats = "png,svg",
 ) -> None:
     import interp
     from interp import files
     from interp.circuits import compare, learned
     from interp.show import figures as plots
 
-    formats = command.listed(format, command.FORMATS, name="--format")
     with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
         opened = interp.load_model(**vars(source))
         models = {
@@ -51,7 +50,7 @@ def main(
         result = compare.compare_circuits(models, seed=seed, rows=rows, progress=step)
         step("drawing")
         result.save(scratch / "comparison.json")
-        plots.save_figures(plots.comparison_figures(result.to_json()), scratch, formats)
+        plots.save_figures(plots.comparison_figures(result.to_json()), scratch, drawing.formats)
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*_lines(result), result=result)
     for name in ("circuit_patterns", "circuit_diagram"):

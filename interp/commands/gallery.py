@@ -1,13 +1,10 @@
 """Show every attention head of a model: a page for the browser, and figures for a paper.
 
-Writes to the folder OUT gallery.html, one self-contained page of all heads by label, each of which
-opens in full, and with FORMAT png, svg or pdf the figures that DRAW lists: gallery (the strongest
-heads of each label on the first prompt; gallery_2 on the second, ...), head_L5H1, arcs_L5H1, zoo
-and score_by_layer. A page that would exceed LIMIT shows the strongest heads of each label, and the
-first 1,024 tokens of a prompt, and says so.
-
-With PATTERNS the heads are labelled from the patterns in that file and no model is run. Each row
-of a batch is a prompt, and tokens are shown as ids.
+Writes to the folder OUT gallery.html, one self-contained page of all heads by label; with FORMAT
+json the same as data; and with png, svg or pdf the figures that DRAW lists: gallery (the strongest
+heads of each label; gallery_2 on the second prompt, ...), head_L5H1, row, card_L5H1, arcs_L5H1, zoo
+and score_by_layer. A page that would exceed LIMIT shows the strongest heads. With PATTERNS the
+heads are labelled from the patterns in that file, and no model is run.
 
 Examples:
     interp gallery --scan results/heads.json --prompt 'When Mary and John went out, John'
@@ -26,12 +23,14 @@ if TYPE_CHECKING:
     from interp.models.rows import Rows
     from interp.show.render import Prompts
 
-OF_EITHER = {"scan", "label", "heads", "format", "draw", "query", "out", "limit"}
+OF_EITHER = {"scan", "label", "heads", "draw", "query", "out", "limit"}
+OF_EITHER |= {"format", "plain", "width"}
 """Options of patterns and of models."""
 
 
 def main(
     source: command.Source,
+    pages: command.Pages,
     scan: command.HeadTable = None,
     kinds: command.Kinds = None,
     prompt: Annotated[
@@ -53,18 +52,15 @@ def main(
         str | None, typer.Option(help="Show heads with one of these labels: 'induction,sink'.")
     ] = None,
     heads: Annotated[str | None, typer.Option(help="Show these heads: L5H1,L18H6.")] = None,
-    format: Annotated[
-        str, typer.Option(help="Formats, comma-separated: html, png, svg, pdf.")
-    ] = "html",
     draw: Annotated[
         str | None,
         typer.Option(
-            help="Figures, comma-separated: page, heads, arcs (of one query), zoo (next to ideals),"
-            " layers.  [default: page; with HEADS also heads]"
+            help="Figures: page, heads, row, cards (evidence), arcs (of a query), zoo, layers."
+            "  [default: page; with HEADS also heads]"
         ),
     ] = None,
     query: Annotated[
-        int | None, typer.Option(min=0, help="Position of the query for arcs.  [default: last]")
+        int | None, typer.Option(min=0, help="Query of arcs.  [default: last]")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the page and figures.")] = Path("results"),
     limit: Annotated[
@@ -87,10 +83,9 @@ def main(
 
     if limit <= 0:
         raise interp.InputError(f"--limit must be above 0, got {limit:g}")
-    formats = command.listed(format, ("html", *command.FORMATS), name="--format")
     named = None if heads is None else command.heads(heads, name="--heads")
     labels = [word.strip().replace("_", " ") for word in label.split(",")] if label else []
-    drawn = _drawn(draw, query, named, figures=formats != ["html"])
+    drawn = _drawn(draw, query, named, pages)
     given: list[tuple[str, Any]] = [("--prompt", text) for text in prompt or []]
     for path in prompt_file or []:
         with command.about("--prompt-file"), reading(path, "a text file in UTF-8"):
@@ -122,7 +117,7 @@ def main(
             scratch,
             prompts,
             table,
-            formats=formats,
+            formats=pages.listed,
             draw=drawn,
             heads=named,
             labels=labels,
@@ -155,18 +150,20 @@ def _rows(model: "Model", given: list[tuple[str, Any]], *, special_as_text: bool
 
 
 def _drawn(
-    draw: str | None, query: int | None, heads: list["Head"] | None, *, figures: bool
+    draw: str | None, query: int | None, heads: list["Head"] | None, pages: command.Pages
 ) -> list[str]:
     """The figures to draw."""
     from interp import InputError
     from interp.show.render import DRAWN
 
     drawn = command.listed(draw or ("page,heads" if heads else "page"), DRAWN, name="--draw")
-    if not heads and {"heads", "arcs"} & set(drawn):
-        raise InputError(f"--draw must list heads and arcs only with --heads, got {draw}")
-    if not figures and (draw is not None or query is not None):
-        option = "draw" if draw is not None else "query"
-        raise InputError(f"--{option} must come with png, svg or pdf in --format, got html")
+    if not heads and {"heads", "row", "arcs"} & set(drawn):
+        raise InputError(f"--draw must list heads, row and arcs only with --heads, got {draw}")
+    options = {"draw": draw, "query": query, "plain": pages.plain or None, "width": pages.width}
+    given = [name for name, value in options.items() if value is not None]
+    if given and not pages.formats:
+        rule = f"--{given[0]} must come with png, svg or pdf in --format"
+        raise InputError(f"{rule}, got {pages.format}")
     if query is not None and "arcs" not in drawn:
         raise InputError(f"--query must come with --draw arcs, got {','.join(drawn)}")
     return drawn

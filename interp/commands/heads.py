@@ -22,12 +22,13 @@ import typer
 
 from interp import command
 
-OF_EITHER = {"out", "top", "format"}
+OF_EITHER = {"out", "top", "format", "plain", "width"}
 """Options of patterns and of models."""
 
 
 def main(
     source: command.Source,
+    drawing: command.Drawing,
     out: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("results"),
     seed: command.Seed = 0,
     rows: Annotated[int, typer.Option(min=1, help="Rows of random tokens to average over.")] = 16,
@@ -68,7 +69,6 @@ def main(
     top: Annotated[
         int, typer.Option(min=1, help="Heads of each kind to print; at most 4 are drawn.")
     ] = 8,
-    format: command.Formats = "png,svg",
     patterns: command.PatternsFile = None,
     tokens: command.TokensFile = None,
     special: command.SpecialIds = None,
@@ -88,7 +88,6 @@ def main(
 
     definitions = [] if also is None else command.listed(also, list(DEFINITIONS), name="--also")
     chosen = kinds and as_kinds(kinds)
-    formats = command.listed(format, command.FORMATS, name="--format")
     ids = [] if special is None else command.whole_numbers(special, name="--special", least=0)
     with (
         files.staged(out) as scratch,
@@ -136,7 +135,7 @@ def main(
             figures["explained_map"] = plots.explained_map(scan)
         for ending in ("csv", "parquet", "json"):
             scan.save(scratch / f"heads.{ending}")
-        plots.save_figures(figures, scratch, formats)
+        plots.save_figures(figures, scratch, drawing.formats)
         written = sorted(path.name for path in scratch.iterdir())
     written = f"wrote {', '.join(written)} to {out}"
     command.show(*report.report(scan, top), *lines, written, result=scan)

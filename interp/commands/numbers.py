@@ -19,9 +19,9 @@ from interp import command
 
 
 def main(
+    drawing: command.Drawing,
     out: Annotated[Path, typer.Option(help="Folder for the record and figure.")] = Path("results"),
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the random inputs.")] = 0,
-    format: command.Formats = "png,svg",
 ) -> None:
     from interp import files
     from interp.course import costs, numbers
@@ -29,14 +29,13 @@ def main(
     from interp.show.figures import save_figures
     from interp.show.figures.patterns import designed_heads
 
-    formats = command.listed(format, command.FORMATS, name="--format")
     with files.staged(out) as scratch, command.progress("measuring"):
         measured = [*numbers.numbers(seed), *costs.costs(seed)]
         files.write_json(
             scratch / "attention_numbers.json", [record.to_json() for record in measured]
         )
         figure = designed_heads(EXAMPLE.words, patterns(), window=4)
-        save_figures({"designed_heads": figure}, scratch, formats)
+        save_figures({"designed_heads": figure}, scratch, drawing.formats)
     records = [record.to_json() for record in measured]
     written = f"wrote attention_numbers.json to {out}"
     command.show(*numbers.lines(measured), written, result=records)

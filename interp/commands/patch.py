@@ -3,7 +3,7 @@
 Takes pairs of a clean and a corrupted prompt, of a TASK or of your own PAIRS, reports how well the
 model solves them, puts each head's activation in the clean prompts into the run of the corrupted
 ones, and writes the effects with their intervals to patch.csv and patch.json in the folder OUT, and
-a map of all heads to head_map.png. An effect of 1 brings the clean answer back, 0 changes nothing.
+a map of all heads to head_map. An effect of 1 brings the clean answer back, 0 changes nothing.
 
 Examples:
     interp patch --task ioi
@@ -22,6 +22,7 @@ Tasks = Literal["ioi", "agreement", "pronouns", "successors", "capitals", "repea
 
 def main(
     source: command.Source,
+    drawing: command.Drawing,
     task: Annotated[Tasks, typer.Option(help="Task whose pairs are patched.")] = "ioi",
     pairs: command.PairsFile = None,
     number: Annotated[int, typer.Option(min=1, help="Number of pairs of the task.")] = 16,
@@ -36,10 +37,9 @@ def main(
         int | None,
         typer.Option(help="Token where it is patched, from the end if negative.  [default: all]"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for patch.csv, patch.json, head_map.png.")] = (
+    out: Annotated[Path, typer.Option(help="Folder for patch.csv, patch.json, head_map.")] = (
         Path("results")
     ),
-    format: command.Formats = "png",
     top: Annotated[int, typer.Option(min=1, help="Heads to print and to name on the map.")] = 8,
     seed: command.Seed = 0,
 ) -> None:
@@ -48,7 +48,6 @@ def main(
     from interp.effects import metrics
     from interp.models import load
 
-    endings = command.listed(format, command.FORMATS, name="--format")
     with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
         model = load.load_for(out, **vars(source))
         chosen = task_of(model, task, pairs, number, seed)
@@ -69,7 +68,9 @@ def main(
         effects.to_frame().to_csv(scratch / "patch.csv", index=False, lineterminator="\n")
         from interp.show import figures
 
-        figures.save_figures({"head_map": figures.head_map(effects, top=top)}, scratch, endings)
+        figures.save_figures(
+            {"head_map": figures.head_map(effects, top=top)}, scratch, drawing.formats
+        )
     lines = (
         f"{row['name']} {row['effect']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
         for row in effects.strongest(top).to_dict("records")

@@ -20,6 +20,7 @@ from interp import command
 
 def main(
     source: command.Source,
+    drawing: command.Drawing,
     out: Annotated[Path, typer.Option(help="Folder for sensitivity.csv and the figure.")] = Path(
         "results"
     ),
@@ -28,7 +29,6 @@ def main(
     lengths: Annotated[
         str, typer.Option(help="Tokens in a row, comma-separated; each length has other periods.")
     ] = "65,129,257",
-    format: command.Formats = "png,svg",
 ) -> None:
     import interp
     from interp import InputError, files
@@ -37,7 +37,6 @@ def main(
     from interp.show import figures as plots
     from interp.trust.sensitivity import compare_scans
 
-    formats = command.listed(format, command.FORMATS, name="--format")
     sizes = command.whole_numbers(lengths, name="--lengths", least=12)
     with files.staged(out) as scratch, command.progress(f"loading {source.model}") as step:
         opened = interp.load_model(**vars(source))
@@ -67,7 +66,7 @@ def main(
         drawn = bool((table["kind"] != "sink").any())
         if drawn:
             figure = plots.sensitivity_chart(table, opened.name)
-            plots.save_figures({"sensitivity": figure}, scratch, formats)
+            plots.save_figures({"sensitivity": figure}, scratch, drawing.formats)
         written = sorted(path.name for path in scratch.iterdir())
     flips = table.loc[table["flips"] != ""]
     command.show(

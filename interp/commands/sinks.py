@@ -21,6 +21,7 @@ from interp import command
 
 def main(
     source: command.Source,
+    drawing: command.Drawing,
     out: Annotated[
         Path, typer.Option(help="Folder for sink_experiment.json and the figure.")
     ] = Path("results"),
@@ -29,7 +30,6 @@ def main(
     kept: Annotated[int, typer.Option(min=1, help="First tokens that stay in it.")] = 4,
     length: Annotated[int, typer.Option(min=5, help="Tokens in a row of text.")] = 384,
     rows: Annotated[int, typer.Option(min=2, help="Maximum number of rows of text.")] = 6,
-    format: command.Formats = "png,svg",
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the scan, if one is made.")] = 0,
 ) -> None:
     import interp
@@ -38,7 +38,6 @@ def main(
     from interp.models import load
     from interp.show import figures as plots
 
-    formats = command.listed(format, command.FORMATS, name="--format")
     context = load.context_of(source.model)
     sink_experiment.check_sizes(size=size, kept=kept, length=length, context=context)
     with command.about("--scan"):
@@ -55,7 +54,7 @@ def main(
         )
         result.save(scratch / "sink_experiment.json")
         step("drawing")
-        plots.save_figures({"sink_experiment": plots.sink_losses(result)}, scratch, formats)
+        plots.save_figures({"sink_experiment": plots.sink_losses(result)}, scratch, drawing.formats)
         written = sorted(path.name for path in scratch.iterdir())
     command.show(*_lines(result), f"wrote {', '.join(written)} to {out}", result=result)
 

@@ -28,6 +28,7 @@ SAVE_EVERY = 100
 
 
 def main(
+    drawing: command.Drawing,
     out: Annotated[
         Path, typer.Option(help="Folder for the model, its record and the figure.")
     ] = Path("results/two-layer"),
@@ -51,13 +52,11 @@ def main(
         list[Path] | None,
         typer.Option(help="Folder of a finished run to draw next to this one; at most two."),
     ] = None,
-    format: command.Formats = "png,svg",
 ) -> None:
     from interp.circuits import checkpoint
     from interp.circuits.training import Recipe
     from interp.errors import InputError
 
-    formats = command.listed(format, command.FORMATS, name="--format")
     recipe = Recipe(period=cast(Any, period), seed=seed, width=width, layers=layers)
     if len(compare or []) > 2:
         raise InputError(f"--compare must name at most 2 folders, got {len(compare or [])}")
@@ -124,7 +123,7 @@ def main(
                 files.write_json(scratch / "phase_change.json", runs, indent=None)
             step("drawing")
             figure = plots.phase_change([record, *others])
-            plots.save_figures({"phase_change": figure}, scratch, formats)
+            plots.save_figures({"phase_change": figure}, scratch, drawing.formats)
     last = run.looks[-1]
     command.show(f"after {steps} steps: loss on new tokens {last['first_copy']} nats")
     if last["second_copy"] is not None:

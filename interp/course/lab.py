@@ -30,6 +30,9 @@ COLOURS = {
 }
 """Values of the soft lookup: red, green and blue from 0 to 255."""
 
+THREE = "I", "school", "go"
+"""The words of `numbers.WORDS` in English, in their order."""
+
 LENGTH = 10
 """Number of tokens in the section on masks."""
 
@@ -73,12 +76,15 @@ def beginnings() -> dict[str, Any]:
         },
         "scores": {
             "examples": [
-                {
-                    "name": "three words with q, k and v",
-                    "words": list(numbers.WORDS),
-                    "scores": attention_scores(q, k).tolist(),
-                    "values": v.tolist(),
-                },
+                *(
+                    {
+                        "name": f"three words with q, k and v{language}",
+                        "words": list(three),
+                        "scores": attention_scores(q, k).tolist(),
+                        "values": v.tolist(),
+                    }
+                    for language, three in (("", THREE), (", in Korean", numbers.WORDS))
+                ),
                 {
                     "name": "eight words, all scores 0",
                     "words": words,

@@ -11,7 +11,7 @@ from interp.kinds.builtin import KINDS, LABELS
 from interp.kinds.looks import ideal
 from interp.models import Model, hooks
 from interp.scan.table import HeadScan
-from interp.show.about import special_of, thresholds_of, zoo_heads
+from interp.show.about import special_of, zoo_heads
 from interp.text import visible
 
 LENGTH = 41
@@ -46,7 +46,7 @@ def zoo(model: Model, scan: HeadScan, *, seed: int = 0) -> dict[str, Any]:
         lambda layer, pattern: patterns.__setitem__(layer, pattern[0].cpu()),
         layers=sorted({head.layer for head in heads.values()}),
     )
-    thresholds, special = thresholds_of(scan), special_of(scan)
+    thresholds, special = scan.thresholds, special_of(scan)
     scores = scan.frame.set_index("name")
     kinds = [
         {

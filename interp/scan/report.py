@@ -11,8 +11,9 @@ from rich.table import Table
 from interp.kinds.builtin import kind_of
 from interp.kinds.labels import NOT_FINITE
 from interp.scan.columns import AT_DISTANCE, EFFECT
+from interp.scan.explain import left_out
 from interp.scan.record import Record
-from interp.scan.table import HeadScan, left_out
+from interp.scan.table import HeadScan
 from interp.text import prose
 
 

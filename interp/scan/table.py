@@ -2,8 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -19,8 +19,9 @@ from interp.heads import Head
 from interp.kinds.builtin import as_kinds, kind_of, kinds_in, kinds_of
 from interp.kinds.kind import Kind
 from interp.kinds.labels import MIXED, HeadLabel
-from interp.kinds.scores import STATISTICS
+from interp.kinds.scores import STATISTICS, Thresholds
 from interp.scan.columns import AT_DISTANCE, COLUMNS, SCORED, places, typed
+from interp.scan.explain import left_out, sentences
 from interp.scan.explained import ExplainedShare
 from interp.scan.record import Record, check_made_by
 from interp.text import prose
@@ -31,14 +32,6 @@ if TYPE_CHECKING:
 ENDINGS = (".csv", ".parquet", ".json")
 SCHEMA_VERSION = 1
 _TEXT = {column.name: pa.string() for column in COLUMNS if "text" in column.type}
-
-
-def left_out(made_by: Mapping[str, Any]) -> list[str]:
-    """A line for each reason why columns are absent from a table with this record."""
-    columns: dict[str, list[str]] = {}
-    for column, reason in made_by.get("left_out", {}).items():
-        columns.setdefault(reason, []).append(column)
-    return [f"left out: {', '.join(names)}: {reason}" for reason, names in columns.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +88,12 @@ class HeadScan:
         """Whether no query of the model looks ahead."""
         known = "both ways" if "next_token" in self.frame else "causal"
         return self.made_by.get("direction", known) == "causal"
+
+    @cached_property
+    def thresholds(self) -> dict[str, Any]:
+        """The thresholds of the labels; the defaults where there is no record of them."""
+        own = {name: kind.threshold for name, kind in self.kinds.items()}
+        return own | asdict(Thresholds()) | self.made_by.get("thresholds", {})
 
     @property
     def words(self) -> list[str]:
@@ -176,6 +175,30 @@ class HeadScan:
     def explained(self) -> ExplainedShare:
         """How much of the heads' attention on natural text the kinds explain."""
         return ExplainedShare.of(self.frame, self.made_by)
+
+    def explain(self, head: Any, others: Iterable[Any] = ()) -> str:
+        """The evidence on one head in lines of text.
+
+        Its labels, and for each the score with its 95 % interval, the threshold and the null that
+        it passed; why it has no other label; its effect, its explained share, and the reason for
+        each value that is missing.
+
+        Args:
+            head: `L5H1`, `5.1`, `(5, 1)` or `Head(5, 1)`.
+            others: Further results: of `interp.ablate` or `interp.patch` the head's effect, of
+                `interp.path_effects` the heads that it reads.
+
+        Raises:
+            InputError: If the scan has no such head.
+
+        Example:
+            >>> import interp
+            >>> toy = interp.build_circuit("absolute", vocabulary=64, length=33)
+            >>> print(interp.scan_heads(toy, rows=2, quick=True).explain("L1H5").split(";")[0])
+            L1H5: induction, also sink
+            induction: score 1.00 [1.00, 1.00], 1.00 beyond chance
+        """
+        return "\n".join(map(prose, sentences(self, head, others)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a `.csv`, `.parquet` or `.json` file, whole or not at all.

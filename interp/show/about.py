@@ -1,17 +1,9 @@
 """The record of a table of heads, in words and numbers for figures and pages."""
 
-from dataclasses import asdict
 from typing import Any
 
 from interp.heads import Head
-from interp.kinds.scores import Thresholds
 from interp.scan.table import HeadScan
-
-
-def thresholds_of(scan: HeadScan) -> dict[str, Any]:
-    """The thresholds of the scan; the defaults where it has no record of them."""
-    own = {name: kind.threshold for name, kind in scan.kinds.items()}
-    return own | asdict(Thresholds()) | scan.made_by.get("thresholds", {})
 
 
 def special_of(scan: HeadScan) -> list[int]:

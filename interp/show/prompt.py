@@ -16,7 +16,7 @@ from interp.kinds.targets import NONE
 from interp.patterns.read import carries_tokens, take
 from interp.patterns.tensor import AttentionPatterns, as_numbers, check_pattern
 from interp.scan.table import HeadScan
-from interp.show.about import special_of, thresholds_of
+from interp.show.about import special_of
 from interp.text import distinct, visible
 
 LONGEST = 1024
@@ -114,7 +114,7 @@ class Prompt:
         """
         if kind is None or scan is None or not kind.has_rule:
             return None
-        known = self.text.ids, thresholds_of(scan), self.special_ids(scan)
+        known = self.text.ids, scan.thresholds, self.special_ids(scan)
         pattern = None if head is None else self.pattern(head)
         more = {"causal": self.causal, "texts": self.text.texts, "attention": pattern}
         return marked(kind, *known, **more)

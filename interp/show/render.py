@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from interp.models import Model
 
-DRAWN = ("page", "heads", "arcs", "zoo", "layers")
-"""The figures: the strongest heads of each label, heads in full, arcs, zoo, scores by layer."""
+DRAWN = ("page", "heads", "row", "cards", "arcs", "zoo", "layers")
+"""The figures: the strongest heads of each label, heads in full, side by side, with their evidence,
+arcs, zoo, scores by layer."""
 
 Progress = Callable[[int, int], None]
 
@@ -157,9 +158,9 @@ def render(
     """Write gallery.html and the figures to `folder`, and return notes on what was left out.
 
     The folder must exist, and `scan` is by default `prompts.scan`. `formats` are some of `html`,
-    `png`, `svg` and `pdf`; `draw`, some of `DRAWN`, are the figures in the last three. `heads`
-    and `labels` choose heads, `query` is that of `arcs` (by default the last), and `limit` the
-    page's largest size in millions of bytes. `stage` is called with the name of each stage,
+    `json`, `png`, `svg` and `pdf`; `draw`, some of `DRAWN`, are the figures in the last three.
+    `heads` and `labels` choose heads, `query` is that of `arcs` (by default the last), and `limit`
+    the page's largest size in millions of bytes. `stage` is called with the name of each stage,
     `progress` with the number of finished parts and of all.
     """
     lengths = [len(row) for row in prompts.rows]
@@ -171,12 +172,13 @@ def render(
         scan = prompts.scan(progress=progress)
     chosen = chosen_heads(scan, heads, labels)
     notes = []
-    if "html" in formats:
+    if wanted := [ending for ending in formats if ending in ("html", "json")]:
         stage(f"drawing {len(scan.frame if chosen is None else chosen)} heads")
         page = prompts.gallery(scan, heads=chosen, limit=limit, progress=progress)
-        page.save(folder / "gallery.html")
+        for ending in wanted:
+            page.save(folder / f"gallery.{ending}")
         notes += page.notes
-    if endings := [ending for ending in formats if ending != "html"]:
+    if endings := [ending for ending in formats if ending not in ("html", "json")]:
         from interp.show.figures import save_figures
 
         if (longest := max(lengths)) > prompts.most:
@@ -208,7 +210,7 @@ def figures(
         layers = sorted({head.layer for head in zoo_heads(scan).values()}) or [0]
         patterns = prompts.patterns(0, layers)
         yield "zoo", plots.head_zoo(scan, patterns, whole=len(prompts.rows[0]))
-    if not {"page", "heads", "arcs"} & set(draw):
+    if not {"page", "heads", "row", "cards", "arcs"} & set(draw):
         return
     found = (kind_of(label, scan.kinds) for label in labels)
     kinds = [kind.name for kind in found if kind is not None] or None
@@ -220,7 +222,11 @@ def figures(
         if "page" in draw:
             more = {"top": 4 if heads is None else 8, "heads": heads, "kinds": kinds}
             yield f"gallery{end}", plots.pattern_page(scan, prompt, **more)
+        if "row" in draw:
+            yield f"row{end}", plots.heads_row(prompt, heads or [], scan=scan)
         for head in heads or []:
+            if "cards" in draw:
+                yield f"card_{head}{end}", plots.head_card(scan, head, prompt)
             if "heads" in draw:
                 yield f"head_{head}{end}", plots.head_page(prompt, head, scan=scan)
             if "arcs" in draw:

@@ -18,7 +18,7 @@ def test_the_circuit_and_its_graph_are_written(tmp_path):
     done = invoke("find_circuit", *options, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *("circuit.json", "circuit.png", "faithfulness.png")
+        *("circuit.json", "circuit.png", "circuit.svg", "faithfulness.png", "faithfulness.svg")
     }
     edges = interp.Circuit.load(tmp_path / "out" / "circuit.json").to_frame()
     assert "right answer in 100% of the pairs" in done.stdout

@@ -3,6 +3,8 @@
 import base64
 import html
 import io
+import json
+import re
 import socket
 import sys
 import zlib
@@ -25,6 +27,7 @@ from paged import (
 )
 from parsed import Parsed
 from PIL import Image
+from places import ROOT
 from tiny_models import chat_model, tiny, words_tokenizer
 
 import interp
@@ -534,3 +537,34 @@ def test_special_tokens_of_the_scan_are_no_targets_and_one_head_tells_of_a_cut_p
     stack = torch.eye(len(tokens))[None, None]
     made = gallery(classify_heads(stack, tokens), stack, tokens)
     assert made.head("L0H0").notes == made.notes != []
+
+
+def test_heads_as_data_have_their_evidence_their_examples_and_their_attention(tmp_path):
+    patterns = patterns_of()
+    scan = scan_of(patterns)
+    pair = {"weight": 0.4, "row": 0, "query": {"token": "a"}, "key": {"token": "b"}}
+    scan.made_by["explained"] = {"unexplained": {"L1H0": [pair]}}
+    page = gallery(scan, patterns, values={"L1H0": 0.25}, heads=["L1H0", "L0H1"])
+    read = json.loads(page.save(tmp_path / "gallery.json").read_text(encoding="utf-8"))
+    assert read["schema_version"] == 1
+    (prompt,) = read["prompts"]
+    assert prompt["ids"] == patterns.tokens[0].tolist()
+    other, head = read["heads"]
+    assert (other["name"], other["value"], other["unexplained"]) == ("L0H1", None, [])
+    assert (head["value"], head["unexplained"]) == (0.25, [pair])
+    row = scan.frame.set_index("name").loc["L1H0"]
+    assert head["induction"] == pytest.approx(row["induction"])
+    assert head["explain"] == scan.explain("L1H0").splitlines()
+    expected = patterns.as_subclass(torch.Tensor)[1, 0, 0]
+    seen = torch.zeros_like(expected)
+    for query, key, weight in head["attention"][0]:
+        seen[query, key] = weight
+    assert (seen > 0).equal(expected >= read["least"])
+    assert torch.allclose(seen[seen > 0], expected[seen > 0], atol=0.003)
+    every = page.to_json(least=0.0)["heads"][1]["attention"][0]
+    assert len(every) == int((expected * 255).round().gt(0).sum())
+    described = set(re.findall(r"^\| ([`\w, ]+) \|", (ROOT / "docs/see.md").read_text(), re.M))
+    words = {word.strip("` ") for entry in described for word in entry.split(",")}
+    columns = {*scan.frame.columns}
+    assert {*read, *prompt} - {"title"} <= words
+    assert {*head} - columns <= words

@@ -4,36 +4,18 @@ import json
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
+from drawn import sweep_of_two
 
 from interp.errors import InputError
 from interp.show.figures import emergence_curves, layer_map, model_comparison, save_figure
 from interp.show.pages.sweep import sweep_page
 from interp.sweeps.trajectories import Trajectories
 
-STEPS = (0, 100, 200)
-ONSETS = {"a": 100, "b": 200}
-
-
-def row(model, step, layer):
-    """The head of layer 1 becomes an induction head, that of layer 0 stays a sink."""
-    formed = step >= ONSETS[model] and layer == 1
-    scores = {"induction": 0.9 if formed else 0.05, "sink": 0.7 if layer == 0 else 0.2}
-    label = "sink" if layer == 0 else "induction" if formed else "mixed"
-    around = {f"{k}_low": x - 0.02 for k, x in scores.items()}
-    around |= {f"{k}_high": x + 0.02 for k, x in scores.items()}
-    around |= {f"{k}_null_99": 0.3 for k in scores} | {f"{k}_chance": 0.05 for k in scores}
-    head = {"layer": layer, "head": 0, "name": f"L{layer}H0", "failed": None}
-    labels = {"model": model, "revision": f"checkpoint-{step}", "step": step}
-    return {**labels, **head, **scores, **around, "label": label, "labels": [label]}
-
 
 @pytest.fixture(scope="module")
 def over():
-    return Trajectories.of(
-        pd.DataFrame([row(m, step, layer) for m in ONSETS for step in STEPS for layer in (0, 1)])
-    )
+    return sweep_of_two()
 
 
 def test_emergence_curves_draw_the_strongest_heads_their_nulls_and_onsets(over, tmp_path):

@@ -2,8 +2,13 @@
 
 Figures need no display and ignore the caller's settings. Scores and weights are drawn on a scale
 from 0 to 1, so that figures can be compared. Layers, heads and positions count from 0.
+
+Every figure takes `title=`, `notes=`, `width=` and `context=` (see `Print`): `width=3.3,
+context="paper"` fits a column of a paper, with the text at 7 to 9 points.
 """
 
+from interp.printing import Print as Print
+from interp.printing import printed as printed
 from interp.show.about import zoo_heads as zoo_heads
 from interp.show.figures.circuits import circuit_diagram as circuit_diagram
 from interp.show.figures.circuits import circuit_patterns as circuit_patterns
@@ -23,8 +28,10 @@ from interp.show.figures.explained import explained_map as explained_map
 from interp.show.figures.graph import circuit_graph as circuit_graph
 from interp.show.figures.graph import faithfulness_curve as faithfulness_curve
 from interp.show.figures.head import attention_arcs as attention_arcs
+from interp.show.figures.head import head_card as head_card
 from interp.show.figures.head import head_page as head_page
 from interp.show.figures.patterns import head_zoo as head_zoo
+from interp.show.figures.patterns import heads_row as heads_row
 from interp.show.figures.patterns import pattern_page as pattern_page
 from interp.show.figures.scores import score_by_layer as score_by_layer
 from interp.show.figures.scores import score_mosaic as score_mosaic

@@ -1,17 +1,20 @@
 """Circuits: side by side, as a diagram, and how they emerge in training."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from interp.errors import InputError
 from interp.heads import Head
-from interp.show.figures.page import Page, paint, whole_ticks
-from interp.show.figures.style import ACCENT, BLUE, DASHED, DIFFERENCES, GREY, QUIET, styled
-from interp.show.figures.words import prose, wrapped
+from interp.show.figures.graph import draw_graph
+from interp.show.figures.page import Page, drawn, paint, pattern_legend, whole
+from interp.show.figures.style import ACCENT, BLUE, DASHED, GREY, QUIET
+from interp.show.figures.words import prose
 
 NAMES = dict(absolute="by hand, absolute", rotary="by hand, rotary", learned="learned, two layers")
 """Columns of `scripts/compare_circuits.py`, in words; the last is the model's own name."""
@@ -35,11 +38,13 @@ def comparison_figures(comparison: Mapping[str, Any]) -> dict[str, Figure]:
     return figures
 
 
-def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Both heads of each circuit on one repeated row, and the difference from the first circuit.
+@drawn
+def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Page:
+    """Both heads of each circuit on one repeated row, and how far each is from the first circuit's.
 
-    Circuits across; down the earlier head and the induction head, each as its attention, from
-    0 to 1, and as the difference from the first circuit's, from -1 to 1.
+    A row for the earlier head and one for the induction head, weights from 0 to 1. The number is
+    the share of attention that is elsewhere than in the first circuit, a mean over queries: half
+    the sum of all differences, from 0 to 1.
     `circuits` are those of `comparison.json` by name; those without patterns are left out.
     """
     absent = ", ".join(prose(name) for name, circuit in circuits.items() if not circuit["patterns"])
@@ -54,111 +59,78 @@ def circuit_patterns(circuits: Mapping[str, Mapping[str, Any]]) -> Figure:
     length = shapes.pop()[0]
     later = np.triu(np.ones((length, length), bool), 1)
     first = next(iter(patterns))
-    size, slot, step = 1.3, 1.42, 1.62
-    look: dict[str, Any] = {"vmin": -1, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
     page = Page(
         "An induction circuit: built by hand, learned, and in a model",
-        f"Attention on {length} tokens: BOS, then {length // 2} random tokens, then the same again."
-        " Queries down, keys across.",
-        width=max(7.0, 1.35 + slot * len(patterns)),
-        body=4 * step + 1.05,
-        notes="Each model reads random tokens from its own vocabulary. Positions, layers and heads"
-        f" count from 0.{f' No such heads: {absent}.' if absent else ''}",
+        f"Attention on {length} tokens: BOS, then {length // 2} random tokens, twice.",
+        notes="Each model reads tokens from its own vocabulary. Elsewhere: share of attention"
+        f" that is on other tokens than that of “{first}”, a mean over queries. Positions, layers"
+        f" and heads count from 0.{f' No such heads: {absent}.' if absent else ''}",
     )
-    with styled():
-        for row, (role, words) in enumerate(ROLES.items()):
-            top = 2 * row * step + 0.42
-            page.text(0.15, top, wrapped(words, 0.95), size=8, weight="bold")
-            page.text(0.15, top + step, wrapped(f"difference from “{first}”", 0.95), color=QUIET)
-            for column, (name, pair) in enumerate(patterns.items()):
-                left = 1.25 + column * slot
-                panel = page.panel(left, top, size, size)
-                paint(panel, np.where(later, np.nan, pair[role]))
-                heading = f"{wrapped(prose(name), size)}\n" if row == 0 else ""
-                panel.set_title(f"{heading}{circuits[name]['heads'][role]}")
-                bottom = row == 1 and name == first
-                whole_ticks(panel, "key", "query", bottom=bottom, first=column == 0)
-                if name != first:
-                    panel = page.panel(left, top + step, size, size)
-                    change = np.where(later, np.nan, pair[role] - patterns[first][role])
-                    panel.imshow(change, DIFFERENCES, **look)
-                    panel.patch.set_facecolor(GREY)
-                    whole_ticks(panel, "key", "query", bottom=row == 1, first=column == 1)
-        page.bar(1.25, "attention weight")
-        page.bar(4.2, "difference of attention weights", -1.0, colours=DIFFERENCES)
-    return page.figure
+    for role, words in ROLES.items():
+        titles, top = [], page.heading(words)
+        for name, pair in patterns.items():
+            moved = np.abs(pair[role] - patterns[first][role]).sum(-1).mean() / 2
+            apart = "" if name == first else f", {moved:.0%} elsewhere"
+            titles.append(f"{prose(name)}\n{circuits[name]['heads'][role]}{apart}")
+        look: dict[str, Any] = {"square": True, "across": "key", "down": "query", "most": 4}
+        for panel, pair in zip(
+            page.grid(titles, 2.2, **look, slot=1.2, top=top), patterns.values()
+        ):
+            paint(panel, np.where(later, np.nan, pair[role]))
+    page.bar("attention weight")
+    page.legend(pattern_legend(causal=True))
+    return page
 
 
-def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any]]) -> Figure:
+@drawn
+def circuit_diagram(circuit: Mapping[str, Any], edges: Sequence[Mapping[str, Any]]) -> Page:
     """Which earlier heads feed the induction heads of a model through the keys.
 
-    Induction heads above, earlier heads below, each sorted by layer. A line is drawn if the
-    stripe (a share of attention, from 0 to 1) changes by `LEAST` or more when the earlier head's
-    output is removed from the keys of that head only; its width is the change.
+    Each head stands above its layer. An arrow is drawn if the stripe (a share of attention, from 0
+    to 1) changes by `LEAST` or more when the earlier head's output is removed from the keys of that
+    head only; its width and number are what is lost, and it is dashed if attention is gained.
 
     Args:
         circuit: Part of `comparison.json`: `model`, `induction_heads` and `previous_token_heads`
-            with their scores, so that heads that feed nothing are visible too.
+            with their scores.
         edges: Records `from`, `to`, `path`, `stripe_before`, `stripe_after` of that model.
     """
-    drawn = {}
-    for edge in edges:
-        change = edge["stripe_after"] - edge["stripe_before"]
-        if edge["path"] == "K" and abs(change) >= LEAST:
-            drawn[edge["from"], edge["to"]] = change
-    above, known = circuit["induction_heads"], circuit["previous_token_heads"]
-    tops, bottoms = _places(above), _places({*known, *(source for source, _ in drawn)})
-    widest = max(len(tops), len(bottoms), 4)
+    lost = [
+        (e["from"], e["to"], "", e["stripe_before"] - e["stripe_after"])
+        for e in edges
+        if e["path"] == "K"
+    ]
+    arrows = sorted((one for one in lost if abs(one[3]) >= LEAST), key=lambda one: -one[3])
+    fed, known = circuit["induction_heads"], circuit["previous_token_heads"]
+    linked = {name for source, target, *_ in arrows for name in (source, target)}
+    alone = [f"{name}\u00a0({score:.2f})" for name, score in known.items() if name not in linked]
+    unfed = [name for name in fed if name not in linked]
     page = Page(
         f"{prose(circuit['model'])}: heads that feed its induction heads",
-        "Lines: change of an induction head's attention on its targets when the earlier head's"
-        " output is removed from that head's keys, and from nothing else.",
-        width=0.8 + max(0.72, 6.4 / widest) * widest,
-        body=3.6,
-        notes=f"Changes under {LEAST:g} are not drawn. In brackets: scores, the mean attention mass"
-        " on the kind's targets. Layers and heads count from 0.",
+        "Circles: heads, by number. Arrows: attention on its targets that an induction head loses"
+        " when the earlier head's output is removed from its keys, and from nothing else.",
+        notes=f"Changes under {LEAST:g} are not drawn."
+        + f" Previous-token heads that feed none (score): {', '.join(alone)}." * bool(alone)
+        + f" Induction heads that none feeds alone: {', '.join(unfed)}." * bool(unfed)
+        + " Layers and heads count from 0.",
     )
-    with styled():
-        panel = page.panel(0.4, 0.1, page.width - 0.8, 2.95)
-        panel.set(xlim=(0, 1), ylim=(-0.25, 1.25))
-        panel.axis("off")
-        lines = sorted(drawn.items(), key=lambda item: (tops[item[0][1]], bottoms[item[0][0]]))
-        look: dict[str, Any] = {"ha": "center", "va": "center"}
-        for place, ((source, target), value) in enumerate(lines):
-            x, style = (bottoms[source], tops[target]), {"solid_capstyle": "butt", **_way(value)}
-            panel.plot(x, (0, 1), linewidth=0.5 + 5 * abs(value), zorder=1, **style)
-            share = 0.62 + 0.2 * (place % 2)  # Alternating, so that neighbours do not overlap.
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-            at = x[0] + share * (x[1] - x[0]), share
-            panel.text(*at, f"{value:+.2f}", size=6, bbox=box, zorder=3, **look)
-        box = {"facecolor": "white", "edgecolor": QUIET, "linewidth": 0.6, "pad": 2.5}
-        for names, height, scores in ((tops, 1, above), (bottoms, 0, known)):
-            for name, x in names.items():
-                score = f"\n({scores[name]:.2f})" if name in scores else ""
-                panel.text(x, height, f"{name}{score}", bbox=box, zorder=4, **look)
-        panel.text(0, 1.2, "induction heads (induction score)", color=QUIET, va="center")
-        panel.text(0, -0.22, "earlier heads (previous token score)", color=QUIET, va="center")
-        ways = [(-1, "lost attention on targets"), (1, "gained attention")]
-        ways = ways[: 1 + any(value > 0 for value in drawn.values())]
-        legend = [
-            Line2D([], [], linewidth=3, label=words, **_way(float(way))) for way, words in ways
+    shades = dict.fromkeys(known, "#b7d4ea") | dict.fromkeys(fed, "#f5c9a3")
+    if arrows:
+        draw_graph(page, arrows, colours=shades, numbered=True)
+    look: dict[str, Any] = {"edgecolor": QUIET, "linewidth": 0.6}
+    page.legend(
+        [
+            Patch(facecolor="#f5c9a3", label="induction head", **look),
+            Patch(facecolor="#b7d4ea", label="previous-token head", **look),
+            Patch(facecolor="white", label="another head", **look),
         ]
-        page.legend(legend, 0.4, page.body - 0.45, ncols=2)
-    return page.figure
+    )
+    return page
 
 
-def _way(value: float) -> dict[str, Any]:
-    return {"color": ACCENT} if value < 0 else {"color": BLUE, "linestyle": "--"}
-
-
-def _places(names: Iterable[str]) -> dict[str, float]:
-    """A place from 0 to 1 for each head, by layer."""
-    ordered = sorted(names, key=Head.parse)
-    return {name: (i + 0.5) / len(ordered) for i, name in enumerate(ordered)}
-
-
-def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """Losses and head scores of small models in training, one run in a column.
+@drawn
+def phase_change(records: Sequence[Mapping[str, Any]]) -> Page:
+    """Losses and head scores of small models in training, a panel for each run.
 
     From top to bottom: losses by step, on repeats and on new tokens; the scores of all heads by
     step, the best of each kind bold; and the loss on repeats by period after training. Losses are
@@ -173,59 +145,71 @@ def phase_change(records: Sequence[Mapping[str, Any]]) -> Figure:
         f"Attention only, {recipe['heads']} heads in each layer, width {recipe['width']};"
         f" {recipe['vocabulary']} tokens, rows of {recipe['length']}."
         + (" The runs differ in how training rows repeat." if len(records) > 1 else ""),
-        body=5.85,
-        notes="Middle: a thin line per head, the best bold, on rows with a period each, scored from"
-        " the first repeat on. Bottom: rows of one period each, after training; shaded: periods"
-        " of the training rows. Dashed: loss of a uniform guess.",
+        notes="Scores from the first repeat on, in rows with a period each.",
     )
+    titles = [
+        {
+            "varying": f"period {one['least']} to {one['most']} tokens",
+            "fixed": f"control: {one['only']} tokens",
+            "none": "control: no repeats",
+        }[one["period"]]
+        for one in (record["recipe"] for record in records)
+    ]
     most = max(look["first_copy"] for record in records for look in record["looks"])
     most_by_period = max(max(record["looks"][-1]["by_period"].values()) for record in records)
-    lines = ("first_copy", "loss on new tokens", QUIET), ("second_copy", "loss on repeats", "black")
-    slot = 6.6 / len(records)
-    with styled():
-        for column, record in enumerate(records):
-            left, width = 0.55 + column * slot, slot - 0.3
-            heights = (0.25, 1.45), (2.0, 1.45), (4.0, 1.15)
-            top, middle, bottom = (page.panel(left, down, width, tall) for down, tall in heights)
-            recipe, looks = record["recipe"], record["looks"]
-            steps = [look["step"] for look in looks]
-            for name, words, shade in lines:
-                values = [np.nan if look[name] is None else look[name] for look in looks]
-                top.plot(steps, values, color=shade, label=words)
-            titles = {
-                "varying": f"each row its own period, {recipe['least']} to {recipe['most']}",
-                "fixed": f"control: period {recipe['only']} in all rows",
-                "none": "control: rows never repeat",
-            }
-            top.set_title(titles[recipe["period"]], loc="left")
-            for kind, shade, place in (("previous_token", BLUE, -30), ("induction", ACCENT, -3)):
-                scores = np.array([look["scores"][kind] for look in looks]).reshape(len(looks), -1)
-                best = int(scores[-1].argmax())
-                middle.plot(steps, scores, color=shade, linewidth=0.4, alpha=0.6)
-                words = f"best {kind.replace('_', ' ')} head"
-                middle.plot(steps, scores[:, best], color=shade, linewidth=1.4, label=words)
-                if scores[-1, best] >= 0.3:
-                    look: dict[str, Any] = {"textcoords": "offset points", "ha": "right"}
-                    head, end = Head(*divmod(best, recipe["heads"])), (steps[-1], scores[-1, best])
-                    middle.annotate(str(head), end, (place, 3), color=shade, **look)
-            middle.set(ylim=(0, 1.16), yticks=[0, 0.25, 0.5, 0.75, 1], xlabel="training step")
-            losses = looks[-1]["by_period"]
-            periods = list(map(int, losses))
-            trained = {"varying": (recipe["least"], recipe["most"]), "fixed": [recipe["only"]] * 2}
-            if recipe["period"] in trained:
-                low, high = trained[recipe["period"]]
-                bottom.axvspan(low - 0.5, high + 0.5, color=GREY, linewidth=0)
-            bottom.plot(periods, list(losses.values()), color="black", linewidth=1, marker="o")
-            bottom.set(xticks=periods[1::2], xlabel="period (tokens)")
-            for panel, largest in ((top, most), (bottom, most_by_period)):
-                panel.set_ylim(0, largest * 1.05)
-                panel.axhline(np.log(recipe["vocabulary"]), **DASHED)
-            top.set_xlim(0, steps[-1])
-            middle.set_xlim(0, steps[-1])
-            if column == 0:
-                top.set_ylabel("loss (nats)")
-                middle.set_ylabel("attention mass on targets")
-                bottom.set_ylabel("loss on repeats (nats)")
-        losses, scores = (axes.get_legend_handles_labels()[0] for axes in page.figure.axes[:2])
-        page.legend(losses + scores, 0.5, page.body - 0.4, ncols=4)
-    return page.figure
+    guess: dict[str, Any] = {**DASHED, "label": "loss of a uniform guess"}
+    lines = ("first_copy", "on new tokens", QUIET), ("second_copy", "on repeats", "black")
+    grid: dict[str, Any] = {"slot": 1.2, "under": 0.33}
+    grid["high"] = 1.2 if page.width > 5 else 0.8
+
+    top = page.heading("Loss while it learns")
+    for panel, record in zip(page.grid(titles, **grid, down="loss (nats)", top=top), records):
+        looks, recipe = record["looks"], record["recipe"]
+        steps = [look["step"] for look in looks]
+        for name, words, shade in lines:
+            values = [np.nan if look[name] is None else look[name] for look in looks]
+            panel.plot(steps, values, color=shade, label=words)
+        panel.axhline(np.log(recipe["vocabulary"]), **guess)
+        _steps(panel, steps, most * 1.05)
+    page.legend(page.figure.axes[0].get_legend_handles_labels()[0])
+
+    top, number = (
+        page.heading("Heads", "a thin line for each, the best bold"),
+        len(page.figure.axes),
+    )
+    for panel, record in zip(page.grid(titles, **grid, down="score", top=top), records):
+        looks, recipe = record["looks"], record["recipe"]
+        steps = [look["step"] for look in looks]
+        for kind, shade, place in (("previous_token", BLUE, -12), ("induction", ACCENT, -3)):
+            scores = np.array([look["scores"][kind] for look in looks]).reshape(len(looks), -1)
+            best = int(scores[-1].argmax())
+            panel.plot(steps, scores, color=shade, linewidth=0.4, alpha=0.6)
+            words = f"best {kind.replace('_', ' ')} head"
+            panel.plot(steps, scores[:, best], color=shade, linewidth=1.4, label=words)
+            if scores[-1, best] >= 0.3:
+                look: dict[str, Any] = {"textcoords": "offset points", "ha": "right"}
+                head, end = Head(*divmod(best, recipe["heads"])), (steps[-1], scores[-1, best])
+                panel.annotate(str(head), end, (place, 3), color=shade, **look)
+        _steps(panel, steps, 1.2)
+        panel.set(yticks=[0, 0.5, 1])
+    page.legend(page.figure.axes[number].get_legend_handles_labels()[0])
+
+    top = page.heading("Loss on repeats after training", "by their period in tokens")
+    for panel, record in zip(page.grid(titles, **grid, down="loss (nats)", top=top), records):
+        losses, recipe = record["looks"][-1]["by_period"], record["recipe"]
+        periods = list(map(int, losses))
+        trained = {"varying": (recipe["least"], recipe["most"]), "fixed": [recipe["only"]] * 2}
+        if recipe["period"] in trained:
+            low, high = trained[recipe["period"]]
+            panel.axvspan(low - 0.5, high + 0.5, color=GREY, linewidth=0)
+        panel.plot(periods, list(losses.values()), color="black", linewidth=1, marker="o")
+        panel.axhline(np.log(recipe["vocabulary"]), **guess)
+        panel.set(ylim=(0, most_by_period * 1.05), xticks=periods[1::2], xlabel="period (tokens)")
+    page.legend([Patch(color=GREY, label="periods in training"), Line2D([], [], **guess)])
+    return page
+
+
+def _steps(panel: Axes, steps: Sequence[int], high: float) -> None:
+    """Steps across, numbers up to `high`."""
+    panel.xaxis.set_major_locator(whole())
+    panel.set(xlim=(0, steps[-1]), ylim=(0, high), xlabel="training step")

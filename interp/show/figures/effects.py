@@ -1,14 +1,13 @@
 """Effects as pictures: a number for each head, heads by position, and paths between heads."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
-from matplotlib.figure import Figure
 
 from interp.effects.edges import PATHS, PathEffects, parsed_source
 from interp.effects.head_effects import HeadEffects
@@ -16,8 +15,8 @@ from interp.effects.why import SHARE, Why
 from interp.errors import Count, InputError, checked
 from interp.heads import Head
 from interp.scan.table import HeadScan
-from interp.show.figures.page import LINE, SIZE, Page, paint, whole_ticks
-from interp.show.figures.style import ACCENT, BLUE, COLOURS, DIFFERENCES, GREY, SKY, styled
+from interp.show.figures.page import LINE, SIZE, Page, drawn, outline, paint
+from interp.show.figures.style import ACCENT, BLUE, COLOURS, DIFFERENCES, GREY, SKY
 from interp.show.figures.words import inches, legible, prose
 from interp.show.values import values_of
 
@@ -28,15 +27,15 @@ _FINEST = 1e-4
 """Smallest end of the colours: what is below it everywhere is rounding."""
 
 
+@drawn
 @checked
 def head_map(
     values: Any,
     column: str | None = None,
     *,
-    title: str | None = None,
     unit: str | None = None,
     top: Count = 6,
-) -> Figure:
+) -> Page:
     """A number for each head, layers across and heads down; the strongest heads are named.
 
     Colours run from 0 to the largest value, or with values below 0 as far to either side of 0,
@@ -46,12 +45,11 @@ def head_map(
         values: A `HeadEffects`, a column of a `HeadScan`, a table of layers by heads or with a row
             a head, an array `[layer, head]`, or a mapping from heads to numbers.
         column: Column of a result or of a table with a row a head; `effect` if left out.
-        title: Title of the figure; from the result if left out.
         unit: Unit of the values, under the colours; from the result if left out.
         top: Number of heads to name, the largest of either sign, at least 5 % of the largest.
 
     Example:
-        >>> head_map([[0.1, -0.4], [0.0, 0.9]], unit="logits").texts[-2].get_text()
+        >>> head_map([[0.1, -0.4], [0.0, 0.9]], unit="logits", notes=False).texts[-1].get_text()
         '2  L0H1  -0.40'
     """
     numbers = values_of(values, column)
@@ -62,43 +60,55 @@ def head_map(
     table = np.full((heads, layers), np.nan)
     table[at[:, 1], at[:, 0]] = [*numbers.values()]
     low, high, colours = _scale(table)
-    wide = min(6.4 / layers, 0.5)
-    tall = min(max(wide, 0.9 / heads), 3 / heads, 0.3)
     ranked = sorted(numbers, key=lambda head: -abs(numbers[head]))[:top]
     ranked = [head for head in ranked if abs(numbers[head]) >= _LEAST * high]
-    right, bottom = 0.5 + layers * wide, 0.1 + heads * tall
-    lines, corner, below = math.ceil(len(ranked) / 2), (3.5, bottom + 0.35), 0.75
-    if right < 4.8 and LINE * len(ranked) <= heads * tall:  # Names fit beside the map.
-        lines, corner = len(ranked), (right + 0.3, 0.1)
-    else:
-        below = max(below, 0.35 + LINE * lines)
     of_model = f"{prose(str(made_by['model']))}: " if "model" in made_by else ""
-    page = Page(
-        title or (of_model or "Heads: ") + f"{name} of each head",
-        _what(made_by),
-        body=bottom + below + 0.15,
-        notes="Layers and heads count from 0. Numbers on the map: the largest values, by name.",
+    page = Page((of_model or "Heads: ") + f"{name} of each head", _what(made_by))
+    wide = min((page.width - 0.6) / layers, 0.5)
+    tall = min(max(wide, 0.9 / heads, 0.12), 3 / heads, 0.3)
+    fits = wide > 0.075 * len(str(len(ranked))) and tall > 0.1
+    page.notes = "Layers and heads count from 0."
+    page.notes += (
+        " Numbers on the map: the largest values, by name."
+        if fits
+        else " Outlined: the largest values."
     )
     names, ends = _words(values) if isinstance(values, HeadEffects) else ({}, {})
-    with styled():
-        panel = page.panel(0.5, 0.1, layers * wide, heads * tall)
-        paint(panel, table, low, high, colours)
-        whole_ticks(panel, "layer", "head", bottom=True, first=True)
-        size = min(7.0, 60 * min(wide, tall))
-        page.bar(0.5, unit or str(made_by.get("unit", name)), low, high, colours, "%.2g")
-        for place, head in enumerate(ranked):
-            value, (column_at, row) = numbers[head], divmod(place, lines)
-            _write(panel, head.layer, head.head, str(place + 1), value, high, size)
-            words = f"{place + 1}  {names.get(head, head)}  {_signed(value, low, high)}"
-            words += ends.get(head, "") if name == "effect" else ""
-            page.text(corner[0] + 1.8 * column_at, corner[1] + LINE * row, words)
-    return page.figure
+    panel = page.panel(0.45, 0.1, layers * wide, heads * tall)
+    paint(panel, table, low, high, colours)
+    panel.set(xlabel="layer", ylabel="head")
+    lines = []
+    for place, head in enumerate(ranked):
+        value = numbers[head]
+        if fits:
+            _write(panel, head.layer, head.head, str(place + 1), value, high)
+        lines.append(f"{place + 1}  {names.get(head, head)}  {_signed(value, low, high)}")
+        lines[-1] += ends.get(head, "") if name == "effect" else ""
+    if not fits:
+        marked = np.zeros(table.shape, bool)
+        marked[tuple(zip(*((head.head, head.layer) for head in ranked), strict=True))] = True
+        outline(panel, marked, exact=True, colour="black")
+    page.bar(unit or str(made_by.get("unit", name)), low, high, colours, "%.2g")
+    # The names are beside the map, beside the colours, or below.
+    one = max((inches(words, SIZE) for words in lines), default=0.0) + 0.2
+    left, start = 0.45 + layers * wide + 0.25, 0.1
+    if left + one > page.width or LINE * len(lines) > heads * tall + 0.8:
+        left, start = page.foot or (0.0, 0.0)
+    if left + one > page.width:
+        left, start = 0.25, page.below(0.12)
+    columns = max(1, min(2, int((page.width - left) / one)))
+    down = math.ceil(len(lines) / columns)
+    for place, words in enumerate(lines):
+        across, row = divmod(place, down)
+        page.text(left + across * one, start + LINE * row, words)
+    return page
 
 
+@drawn
 @checked
 def position_map(
     effects: HeadEffects, tokens: Sequence[str] | None = None, *, top: Count = 16
-) -> Figure:
+) -> Page:
     """The effects of the strongest heads at each position: heads down, positions across.
 
     Args:
@@ -119,11 +129,14 @@ def position_map(
     made_by = effects.made_by
     title = f"{prose(str(made_by.get('model', 'Heads')))}: effect of each head by position"
     across = [legible(name) for name in names]
-    return _tables(title, made_by, {"": table.set_axis(across, axis=1)}, made_by.get("unit", ""))
+    return tables_page(
+        title, made_by, {"": table.set_axis(across, axis=1)}, made_by.get("unit", "")
+    )
 
 
+@drawn
 @checked
-def path_map(paths: PathEffects, measure: str | None = None, *, top: Count = 12) -> Figure:
+def path_map(paths: PathEffects, measure: str | None = None, *, top: Count = 12) -> Page:
     """The strongest paths into some heads: a panel for queries, keys and values.
 
     Sources down, the heads that read them across; the change by replacing the source in that input.
@@ -146,11 +159,12 @@ def path_map(paths: PathEffects, measure: str | None = None, *, top: Count = 12)
     title = f"{prose(str(made_by.get('model', 'Heads')))}: which earlier heads they read"
     words = {"Q": "queries", "K": "keys", "V": "values"}
     shown = {f"through {words[path]}": table.loc[rows] for path, table in tables.items()}
-    return _tables(title, made_by, shown, f"change of {unit}")
+    return tables_page(title, made_by, shown, f"change of {unit}")
 
 
+@drawn
 @checked
-def why_bars(why: Why, *, top: Count = 15) -> Figure:
+def why_bars(why: Why, *, top: Count = 15) -> Page:
     """The terms of an attention score as bars, and what happens without the parts behind them.
 
     Left: the largest terms, those of the smallest set that carries 80 % in colour. Right: the
@@ -166,60 +180,77 @@ def why_bars(why: Why, *, top: Count = 15) -> Figure:
     names = [f"{q} x {k}" for q, k in zip(shown["query_part"], shown["key_part"])]
     without = [f"{part}, {side}" for part, side in zip(checks["part"], checks["side"])]
     query, key = (f"{at} ({legible(texts[at])})" for at in (why.query, why.key))
-    rows, count = max(len(shown), len(checks)), int(table["in_smallest"].to_numpy().sum())
+    count = int(table["in_smallest"].to_numpy().sum())
     page = Page(
         f"{prose(str(why.made_by['model']))}: why {why.head} attends from {query} to {key}",
         f"Attention {why.made_by['attention']:.2f}. Log-odds of this key against the mean of the"
         f" other visible keys: {why.log_odds:+.2f} nats, the sum of {table.shape[0]:,} terms.",
-        body=0.35 + 0.16 * rows + 0.5,
         notes=f"Left: parts at the query x parts at the key; {count} terms carry {SHARE:.0%}"
         " (orange). What all keys share is removed, as the softmax ignores it. Right: without these"
         " parts at the query or at the key; predicted by the terms, and with norms computed again.",
     )
-    with styled():
-        panel = page.panel(1.45, 0.3, 2.0, 0.16 * len(shown))
-        colours = [ACCENT if small else GREY for small in shown["in_smallest"]]
-        panel.barh(range(len(shown)), shown["term"].to_numpy(), color=colours)
-        panel.set_yticks(range(len(shown)), names, size=SIZE)
-        panel.set(ylim=(len(shown) - 0.5, -0.5), xlabel="term (nats of log-odds)")
-        panel = page.panel(4.95, 0.3, 1.95, 0.16 * len(checks))
-        places = np.arange(len(checks))
-        for name, shade, up in (("predicted", SKY, -0.2), ("recomputed", BLUE, 0.2)):
-            panel.barh(places + up, checks[name].to_numpy(), 0.38, color=shade, label=name)
-        panel.set_yticks(places, without, size=SIZE)
-        panel.set(ylim=(len(checks) - 0.5, -0.5), xlabel="change of the log-odds (nats)")
-        page.legend(panel.get_legend_handles_labels()[0], 4.95, 0.0, ncols=2)
-    return page.figure
+    longest = max(inches(name, SIZE) for name in (*names, *without))
+    left = min(0.25 + longest, page.width - 1.4)
+    titles = ["terms (nats of log-odds)", "change without parts (nats)"]
+    sides = [(len(shown), titles[0]), (len(checks), titles[1])]
+    half = page.width > 5
+    panels, top = [], 0.3
+    for place, (number, title) in enumerate(sides):
+        wide = page.width / 2 - left - 0.15 if half else page.width - left - 0.15
+        corner = place * page.width / 2 * half + left
+        panels.append(panel := page.panel(corner, top, wide, 0.16 * number))
+        panel.set_title(title, loc="left")
+        panel.set(ylim=(number - 0.5, -0.5))
+        top += 0 if half else 0.16 * number + 0.55
+    colours = [ACCENT if small else GREY for small in shown["in_smallest"]]
+    panels[0].barh(range(len(shown)), shown["term"].to_numpy(), color=colours)
+    panels[0].set_yticks(range(len(shown)), names)
+    places = np.arange(len(checks))
+    for name, shade, up in (("predicted", SKY, -0.2), ("recomputed", BLUE, 0.2)):
+        panels[1].barh(places + up, checks[name].to_numpy(), 0.38, color=shade, label=name)
+    panels[1].set_yticks(places, without)
+    page.legend(panels[1].get_legend_handles_labels()[0])
+    return page
 
 
-def _tables(
-    title: str, made_by: dict[str, Any], tables: dict[str, pd.DataFrame], unit: str
-) -> Figure:
-    """Panels of numbers with the same rows, named rows and columns, and one scale of colours."""
-    every = np.concatenate([table.to_numpy(float) for table in tables.values()], 1)
-    low, high, colours = _scale(every)
-    rows, columns = next(iter(tables.values())).shape
-    wide, tall = min(6.2 / every.shape[1], 0.6), 0.2
-    names = next(iter(tables.values())).columns
-    turned = max(inches(str(name), SIZE) for name in names) > 0.9 * wide
-    below = 0.1 + (max(inches(str(name), SIZE) for name in names) if turned else 0.1)
-    page = Page(title, _what(made_by), body=0.25 + rows * tall + below + 0.85, notes="")
-    with styled():
-        for index, (name, table) in enumerate(tables.items()):
-            left = 0.65 + index * (columns * wide + 0.15)
-            panel = page.panel(left, 0.25, columns * wide, rows * tall)
-            numbers = table.to_numpy(float)
-            paint(panel, numbers, low, high, colours)
-            panel.set_title(name, loc="left")
-            panel.set_xticks(range(columns), table.columns, rotation=90 * turned, size=SIZE)
-            panel.set_yticks(range(rows), table.index if index == 0 else [""] * rows, size=SIZE)
-            panel.tick_params(length=0)
-            for row, column in np.argwhere(np.abs(numbers) >= _LEAST * high).tolist():
-                if wide > 0.3:
-                    value = float(numbers[row, column])
-                    _write(panel, column, row, _signed(value, low, high), value, high, SIZE)
-        page.bar(0.65, unit, low, high, colours, "%.2g")
-    return page.figure
+def tables_page(
+    title: str,
+    made_by: dict[str, Any],
+    tables: Mapping[str, pd.DataFrame],
+    unit: str,
+    *,
+    notes: str = "",
+    marked: np.ndarray | None = None,
+) -> Page:
+    """Panels of numbers with the same rows, named rows and columns, and one scale of colours.
+
+    Cells that are `marked`, of the only panel, are outlined.
+    """
+    first = next(iter(tables.values()))
+    low, high, colours = _scale(np.concatenate([t.to_numpy(float) for t in tables.values()], 1))
+    rows, columns = first.shape
+    left = 0.2 + max(inches(str(name), SIZE) for name in first.index)
+    longest = max(inches(str(name), SIZE) for name in first.columns)
+    page = Page(title, _what(made_by), notes=notes)
+    # Columns wide enough for numbers, if there is room for them.
+    slot = min(columns * 0.36, page.width - left - 0.15)
+    panels = [*page.grid([*tables], rows * 0.16, slot=slot, left=left, under=0.03 + longest)]
+    for panel, table in zip(panels, tables.values(), strict=True):
+        numbers = table.to_numpy(float)
+        wide = page.size_of(panel)[0] / columns
+        paint(panel, numbers, low, high, colours)
+        panel.set_xticks(range(columns), table.columns, rotation=90 * (longest > 0.9 * wide))
+        panel.set_yticks(range(rows), table.index)
+        panel.tick_params(length=0)
+        for row, column in np.argwhere(np.abs(numbers) >= _LEAST * high).tolist():
+            value = float(numbers[row, column])
+            words = _signed(value, low, high)
+            if wide > inches(words, SIZE):
+                _write(panel, column, row, words, value, high)
+        if marked is not None:
+            outline(panel, marked, exact=True, colour="black")
+    page.bar(unit, low, high, colours, "%.2g")
+    return page
 
 
 def _scale(table: np.ndarray) -> tuple[float, float, Colormap]:
@@ -228,10 +259,10 @@ def _scale(table: np.ndarray) -> tuple[float, float, Colormap]:
     return (-high, high, DIFFERENCES) if low < 0 else (0.0, high, COLOURS)
 
 
-def _write(panel: Axes, x: int, y: int, words: str, value: float, high: float, size: float) -> None:
+def _write(panel: Axes, x: int, y: int, words: str, value: float, high: float) -> None:
     """Words in a cell, white where it is dark."""
     dark = abs(value) > 0.6 * high
-    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "size": size}
+    look: dict[str, Any] = {"ha": "center", "va": "center_baseline"}
     panel.text(x, y, words, color="white" if dark else "black", **look)
 
 

@@ -1,23 +1,21 @@
 """How much of each head's attention the kinds explain, and which kind explains most."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from interp.scan.explained import numbers
 from interp.scan.table import HeadScan
-from interp.show.figures.page import Page, paint, whole_ticks
-from interp.show.figures.style import ACCENT, BLUE, GREEN, GREY, PINK, SKY, styled
+from interp.show.figures.page import Page, drawn, paint, whole
+from interp.show.figures.style import ACCENT, BLUE, GREEN, GREY, PINK, SKY
 from interp.show.figures.words import model_name
 
 _COLOURS = (BLUE, ACCENT, GREEN, PINK, SKY, "#f0e442")
 _OTHER = "#777777"
 
 
-def explained_map(scan: HeadScan) -> Figure:
+@drawn
+def explained_map(scan: HeadScan) -> Page:
     """Explained share of every head, from 0 to 1, and the kind that explains most of it.
 
     Layers across, heads down. The kinds that explain most in most heads have a colour each.
@@ -37,13 +35,12 @@ def explained_map(scan: HeadScan) -> Figure:
     colours = dict(zip(ranked, _COLOURS, strict=False))
     cells = np.full((heads, layers, 4), to_rgba(GREY))
     cells[at] = [to_rgba(GREY if n < 0 else colours.get(n, _OTHER)) for n in most.tolist()]
-    high = min(max(3.0 / layers, 0.9 / heads), 3 / heads, 0.3) * heads
+    high = min(max(3.0 * heads / layers, 0.9), 3.0, 0.3 * heads)
     above = (numbers(frame, "explained_low") > numbers(frame, "explained_null")).sum()
     page = Page(
         f"{model_name(scan)}: attention explained by the kinds",
         f"Natural text, attention outside sinks: {explained.share:.0%} is on the targets of a kind;"
         f" of as many keys drawn evenly, {explained.null:.0%}.",
-        body=high + 1.3,
         notes=f"The 95 % interval is above the null in {above} of {len(frame)} heads. A key that is"
         " a target of several kinds counts for the most specific. Layers and heads count from 0.",
     )
@@ -53,15 +50,12 @@ def explained_map(scan: HeadScan) -> Figure:
     ]
     if others := sum(counts[n] for n in ranked[len(_COLOURS) :]):
         legend.append(Patch(color=_OTHER, label=f"another kind ({others})"))
-    look: dict[str, Any] = {"interpolation": "nearest", "aspect": "auto"}
-    with styled():
-        left, right = (page.panel(x, 0.25, 3.0, high) for x in (0.5, 3.9))
-        paint(left, shares)
-        right.imshow(cells, **look)
-        left.set_title("explained share", loc="left")
-        right.set_title("kind that explains most", loc="left")
-        whole_ticks(left, "layer", "head", bottom=True, first=True)
-        whole_ticks(right, "layer", "head", bottom=True, first=False)
-        page.bar(0.5, "share of attention outside sinks")
-        page.legend(legend, 3.8, page.body - 0.7, ncols=2)
-    return page.figure
+    titles = ["explained share", "kind that explains most"]
+    left, right = page.grid(titles, high, slot=2.0, across="layer", down="head")
+    paint(left, shares)
+    right.imshow(cells, interpolation="nearest", aspect="auto")
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_major_locator(whole())
+    page.bar("share of attention outside sinks")
+    page.legend(legend)
+    return page

@@ -11,9 +11,9 @@ import matplotlib
 import matplotlib.style
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 from interp.errors import InputError
+from interp.printing import Print, current
 
 _FILE = Path(__file__).with_name("interp.mplstyle")
 STYLE: dict[str, Any] = {**matplotlib.rc_params_from_file(_FILE, use_default_template=False)}
@@ -33,37 +33,36 @@ DIFFERENCES = matplotlib.colormaps["PuOr_r"].with_extremes(bad=to_rgba(GREY, 0))
 HATCH: dict[str, Any] = {"facecolor": GREY, "edgecolor": "#999999", "hatch": "//////"}
 DASHED: dict[str, Any] = {"color": QUIET, "linewidth": 0.5, "linestyle": "--"}
 NOTES = "notes"  # Mark (gid) of the notes under a figure.
+PAGE, SLIDE = 6.9, 10.0  # Inches of a figure on paper, across two columns, and in a talk.
 
 _SETTINGS = threading.RLock()
 _METADATA = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Matplotlib's defaults and `STYLE`; the caller's settings come back afterwards.
+def styled() -> Iterator[Print]:
+    """Matplotlib's defaults and `STYLE`, as `printed` says; the caller's settings come back after.
 
     Settings belong to the whole process, so one thread at a time.
     """
-    with _SETTINGS, matplotlib.style.context(["default", STYLE]):
-        yield
+    how = current()
+    sizes = {name: x * how.zoom for name, x in STYLE.items() if name.endswith(("size", "width"))}
+    with _SETTINGS, matplotlib.style.context(["default", STYLE, sizes]):
+        yield how
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str], *, notes: bool = True) -> None:
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write `figure` as `.png` (300 dpi), `.svg` or `.pdf`: the same bytes each time.
 
-    The folder must exist. `notes` says whether to keep the notes at the foot; a paper needs none.
+    The folder must exist. Text stays text in SVG, and PDF has its font.
     """
     path = Path(path)
     if path.suffix not in _METADATA:
         raise InputError(f"path must end in {', '.join(_METADATA)}, got {path.name}")
     if not path.parent.is_dir():
         raise InputError(f"path must be in a folder that exists, got {path}")
-    width, height = figure.get_size_inches()
-    tops = [text.get_position()[1] for text in figure.texts if text.get_gid() == NOTES]
-    area = None if notes else Bbox([[0, height * min(tops, default=0)], [width, height]])
-    more = {"metadata": _METADATA[path.suffix], "bbox_inches": area}
     with styled():
-        figure.savefig(path, format=path.suffix[1:], dpi=300, **more)
+        figure.savefig(path, format=path.suffix[1:], dpi=300, metadata=_METADATA[path.suffix])
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Iterable[str]) -> None:

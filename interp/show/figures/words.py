@@ -55,12 +55,24 @@ def inches(text: str, size: float) -> float:
     return text_to_path.get_text_width_height_descent(text, font, False)[0] / 72
 
 
-def wrapped(text: str, width: float) -> str:
+def wrapped(text: str, width: float, size: float = STYLE["font.size"]) -> str:
     """Text in lines of at most `width` inches; a percent sign stays with its number."""
-    lines = [""]
-    for word in re.split(" (?!%)", text):
-        line = f"{lines[-1]} {word}".lstrip(" ")
-        lines[-1:] = [line] if inches(line, STYLE["font.size"]) <= width else [lines[-1], word]
+    lines: list[str] = []
+    for part in text.split("\n"):
+        line = ""
+        for word in re.split(" (?!%)", part):
+            longer = f"{line} {word}".lstrip(" ")
+            if inches(longer, size) > width:
+                lines += [line] * bool(line)
+                while inches(word, size) > width:
+                    fits = (
+                        n for n in range(len(word) - 1, 0, -1) if inches(word[:n], size) <= width
+                    )
+                    lines.append(word[: (cut := next(fits, 1))])
+                    word = word[cut:]
+                longer = word
+            line = longer
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -106,21 +118,21 @@ def what_was_run(scan: HeadScan) -> str:
     )
 
 
-def of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> tuple[str, str, Kind | None]:
-    """The head's name with model, label and score; what that is; its kind, if it has targets."""
+def of_head(scan: HeadScan | None, head: Head, prompt: Prompt) -> tuple[str, str, str, Kind | None]:
+    """The head with its model; its label and score; what that is; its kind, if it has targets."""
     if scan is None:
-        return str(head), "", None
+        return str(head), "", "", None
     rows = scan.frame.loc[scan.frame["name"] == str(head)].to_dict("records")
     if not rows:
         raise InputError(f"scan must hold {head}, got {len(scan.frame)} heads without it")
     label, about = rows[0]["label"], ""
-    kind, name = kind_of(label, scan.kinds), f"{model_name(scan)}: {head}, {label}"
+    kind, words = kind_of(label, scan.kinds), label
     if kind and kind.label == label:
-        name += f" (score {rows[0][kind.name]:.2f})"
+        words += f" {rows[0][kind.name]:.2f}"
         about = f" The score is the mean attention mass on the targets over {scored_over(scan)}."
     known = kinds_of(prompt.causal, scan.kinds) if prompt.keys is None else ()
     targeted = kind and label in kind.scored_labels and kind.name in known and kind.has_rule
-    return name, about, kind if targeted else None
+    return f"{model_name(scan)}: {head}", words, about, kind if targeted else None
 
 
 def in_words(prompt: Prompt, made_by: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from interp.heads import Head
 from interp.kinds.builtin import kinds_of
 from interp.kinds.looks import marked, resting_columns
 from interp.scan.table import HeadScan
-from interp.show.about import special_of, thresholds_of
+from interp.show.about import special_of
 from interp.show.pages.sheet import SIDE
 from interp.show.prompt import LONGEST, Prompt, Text
 from interp.text import joined, prose
@@ -106,7 +106,7 @@ class PackedPrompt(Prompt):
         """
         text, keys = prompt.text.beginning(LONGEST), prompt.keys
         special = sorted({*special_of(scan), *prompt.special})
-        known = {"thresholds": thresholds_of(scan), "special": special}
+        known = {"thresholds": scan.thresholds, "special": special}
         targets = {}
         for name, kind in kinds_of(prompt.causal, scan.kinds).items() if keys is None else ():
             if not kind.has_rule:

@@ -5,22 +5,29 @@ The page holds all heads as small pictures, grouped by label, and each in full w
 """
 
 import io
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from interp.errors import InputError
+from interp.files import staged, write_json
 from interp.heads import Head
 from interp.kinds.builtin import kind_of
 from interp.kinds.kind import Kind
+from interp.scan.explain import row_of
 from interp.scan.table import HeadScan
-from interp.show.about import probe_of, scored_over, thresholds_of
+from interp.show.about import probe_of, scored_over
 from interp.show.pages import webpage
-from interp.show.pages.packing import PackedPrompt
+from interp.show.pages.packing import STEPS, PackedPrompt
 from interp.show.pages.sheet import sheet
 from interp.text import prose, visible
+
+LEAST = 0.05
+"""Smallest weight in a file of JSON, if the caller does not say."""
 
 _EXAMPLES = ("unexplained", "engagement")
 """What a scan with `explained` keeps of each head."""
@@ -97,6 +104,43 @@ class Gallery(webpage.Html):
     def _height(self) -> int:
         return 890 if self.alone else 760
 
+    def to_json(self, *, least: float = LEAST) -> dict[str, Any]:
+        """Prompts, and heads with their evidence and attention, as plain values.
+
+        `docs/see.md` explains the entries. Weights below `least` are left out, 0 for none.
+        """
+        heads = []
+        for head in self.heads:
+            attention = []
+            for prompt in self.prompts:
+                weights = prompt.pattern(head)
+                kept = (weights >= max(least, 0.5 / STEPS)).nonzero().tolist()
+                attention.append([[q, k, round(weights[q, k].item(), 3)] for q, k in kept])
+            known, row = self.scan.made_by.get("explained", {}), row_of(self.scan, head)
+            heads.append(
+                row
+                | {name: known.get(name, {}).get(str(head), []) for name in _EXAMPLES}
+                | {"explain": self.scan.explain(head).splitlines(), "attention": attention}
+                | ({} if self.values is None else {"value": self.values.get(head)})
+            )
+        prompts = [prompt.to_json(()) for prompt in self.prompts]
+        for prompt in prompts:
+            del prompt["sinks"]  # They are in the columns of a head.
+        about = {"title": self.title, "notes": self.notes, "least": least, "unit": self.unit}
+        return {"schema_version": 1, **about, "prompts": prompts, "heads": heads}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to an `.html` file, or `to_json` to a `.json` file, and return its path.
+
+        The file is written whole or not at all. Missing folders are created.
+        """
+        path = Path(path)
+        if path.suffix != ".json":
+            return super().save(path)
+        with staged(path.parent) as scratch:
+            write_json(scratch / path.name, self.to_json(), indent=None)
+        return path
+
     def _repr_png_(self) -> bytes:
         prompt = self.prompts[0]
         if self.alone:
@@ -152,7 +196,7 @@ class Gallery(webpage.Html):
         held = [word for row in self._rows for word in row["labels"]]
         words = [word for kind in self.scan.kinds.values() for word in kind.labels if word in held]
         words += sorted(set(held) - set(words))
-        kinds, thresholds, over = self._kinds, thresholds_of(self.scan), scored_over(self.scan)
+        kinds, thresholds, over = self._kinds, self.scan.thresholds, scored_over(self.scan)
         sinks = [Head.parse(row["name"]) for row in self._rows if row["kind"] == "sink"]
         here = ", not over this prompt" if self.live is None else ""
         return {
