@@ -194,14 +194,14 @@ def why_bars(why: Why, *, top: Count = 15) -> Page:
     titles = ["terms (nats of log-odds)", "change without parts (nats)"]
     sides = [(len(shown), titles[0]), (len(checks), titles[1])]
     half = page.width > 5
-    panels, top = [], 0.3
+    panels, start = [], 0.3
     for place, (number, title) in enumerate(sides):
         wide = page.width / 2 - left - 0.15 if half else page.width - left - 0.15
         corner = place * page.width / 2 * half + left
-        panels.append(panel := page.panel(corner, top, wide, 0.16 * number))
+        panels.append(panel := page.panel(corner, start, wide, 0.16 * number))
         panel.set_title(title, loc="left")
         panel.set(ylim=(number - 0.5, -0.5))
-        top += 0 if half else 0.16 * number + 0.55
+        start += 0.0 if half else 0.16 * number + 0.55
     colours = [ACCENT if small else GREY for small in shown["in_smallest"]]
     panels[0].barh(range(len(shown)), shown["term"].to_numpy(), color=colours)
     panels[0].set_yticks(range(len(shown)), names)
