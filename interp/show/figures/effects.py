@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,6 @@ from matplotlib.colors import Colormap
 
 from interp.effects.edges import PATHS, PathEffects, parsed_source
 from interp.effects.head_effects import HeadEffects
-from interp.effects.why import SHARE, Why
 from interp.errors import Count, InputError, checked
 from interp.heads import Head
 from interp.scan.table import HeadScan
@@ -19,6 +18,9 @@ from interp.show.figures.page import LINE, SIZE, Page, drawn, outline, paint
 from interp.show.figures.style import ACCENT, BLUE, COLOURS, DIFFERENCES, GREY, SKY
 from interp.show.figures.words import inches, legible, prose
 from interp.show.values import values_of
+
+if TYPE_CHECKING:
+    from interp.effects.why import Why
 
 _LEAST = 0.05
 """Smallest share of the largest value with which a head is named."""
@@ -164,7 +166,7 @@ def path_map(paths: PathEffects, measure: str | None = None, *, top: Count = 12)
 
 @drawn
 @checked
-def why_bars(why: Why, *, top: Count = 15) -> Page:
+def why_bars(why: "Why", *, top: Count = 15) -> Page:
     """The terms of an attention score as bars, and what happens without the parts behind them.
 
     Left: the largest terms, those of the smallest set that carries 80 % in colour. Right: the
@@ -174,6 +176,8 @@ def why_bars(why: Why, *, top: Count = 15) -> Page:
         why: Result of `interp.why`.
         top: Number of terms to show, the largest of either sign.
     """
+    from interp.effects.why import SHARE  # Late: it needs a model.
+
     table, checks, texts = why.to_frame(), why.checks, why.made_by["texts"]
     largest = (-table["share"].abs().to_numpy()).argsort(kind="stable")[:top]
     shown = table.iloc[np.sort(largest)]
