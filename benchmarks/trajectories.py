@@ -72,8 +72,9 @@ if __name__ == "__main__":
     files.write_json(FOLDER / f"{name}.json", record(over), indent=None)
     depths = over.table.groupby("model")["layer"].max()
     deepest = None if depths.nunique() == 1 else str(depths.index[-1])
+    two = Trajectories.of(over.table[over.table["model"].isin(depths.index[depths == 1])])
     drawn = {
-        "emergence": figures.emergence_curves(over),
+        "emergence": figures.emergence_curves(two),  # Of the models of two layers.
         "layers": figures.layer_map(over, deepest),
         "models": figures.model_comparison(over),
     }
