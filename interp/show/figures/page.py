@@ -282,9 +282,9 @@ def paint(
         axis.set_major_locator(whole())
 
 
-def whole() -> MaxNLocator:
+def whole(**options: Any) -> MaxNLocator:
     """Ticks at whole numbers."""
-    return MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+    return MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1, **options)
 
 
 def _sides(panel: Axes) -> tuple[float, float]:

@@ -143,7 +143,7 @@ def model_comparison(over: Trajectories) -> Page:
     titles = ["heads by label", *(kind.replace("_", " ") for kind in over.kinds)]
     look: dict[str, Any] = {
         "across": "share, score",
-        "slot": 0.85,
+        "slot": 0.6,
         "most": len(titles),
         "left": left,
     }
@@ -174,5 +174,7 @@ def _step_axis(panel: Axes, steps: np.ndarray) -> None:
     if len(positive) and positive.max() / positive.min() > 300:
         panel.set_xscale("symlog", linthresh=positive.min(), linscale=0.3)
     else:
-        panel.xaxis.set_major_locator(whole())
+        panel.xaxis.set_major_locator(
+            whole(prune="upper")
+        )  # Its number would touch the next panel.
     panel.set_xlim(steps.min(), max(steps.max(), steps.min() + 1))
