@@ -51,7 +51,9 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out nulls and effects: half the time.")
     ] = False,
-    seed: command.Seed | None = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63, help="Random seed.  [default: 0]")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.  [default: auto]")
     ] = None,

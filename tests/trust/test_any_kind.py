@@ -67,7 +67,8 @@ def kinds_page() -> str:
         "only); `kinds=` and `--kinds` choose others: `all`, or `offset_K` for a distance. How to",
         "write your own is in the [README](../README.md).\n",
         "The strongest heads are listed even if they lack the label: score, 95 % interval, and the",
-        "null that a label must exceed. The last column is the share of right labels of",
+        "null that a label must exceed; the threshold is for the part above even attention. The",
+        "last column is the share of right labels of",
         f"{planted} planted heads and near misses of that kind (`interp.trust.any_kind`).\n",
         "| kind | what it does | scored on | threshold | heads | strongest | right | source |",
         "|---|---|---|---|---|---|---|---|",
@@ -127,7 +128,7 @@ def backup_lines() -> list[str]:
         + ", ".join(f"{n} {x:.2f}" for n, x in zip(best["name"], best["name_mover"], strict=True))
         + ".",
         f"Nor does one of {len(others)} heads of later layers take over on",
-        f"{len(BACKUP.made_by['prompts'])} pairs of names: of those that help the right name,",
+        f"{len(BACKUP.made_by['prompts'])} pairs of names: of those that then help the right name,",
         f"{helping['name']} gains most, {-helping['backup']:.2f} logits."
         f" {' and '.join(others['name'][:2])} push the",
         "right name down, and do so less.\n",

@@ -36,13 +36,15 @@ def explained_map(scan: HeadScan) -> Page:
     cells = np.full((heads, layers, 4), to_rgba(GREY))
     cells[at] = [to_rgba(GREY if n < 0 else colours.get(n, _OTHER)) for n in most.tolist()]
     high = min(max(3.0 * heads / layers, 0.9), 3.0, 0.3 * heads)
-    above = (numbers(frame, "explained_low") > numbers(frame, "explained_null")).sum()
+    low = numbers(frame, "explained_low")
+    above = (low > numbers(frame, "explained_null")).sum()
+    known = f"The 95 % interval is above the null in {above} of {len(frame)} heads. "
     page = Page(
         f"{model_name(scan)}: attention explained by the kinds",
         f"Natural text, attention outside sinks: {explained.share:.0%} is on the targets of a kind;"
         f" of as many keys drawn evenly, {explained.null:.0%}.",
-        notes=f"The 95 % interval is above the null in {above} of {len(frame)} heads. A key that is"
-        " a target of several kinds counts for the most specific. Layers and heads count from 0.",
+        notes=known * bool(np.isfinite(low).any()) + "A key that is a target of several kinds"
+        " counts for the most specific. Layers and heads count from 0.",
     )
     legend = [
         Patch(color=colour, label=f"{kinds[n].replace('_', ' ')} ({counts[n]})")
