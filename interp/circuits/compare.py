@@ -277,7 +277,7 @@ def _measure(
     progress(f"{name}: taking earlier heads out of queries, keys and values")
     try:
         circuit.edges = path_effects(model, targets, rows=rows, seed=seed)
-        feeder = circuit.edges.strongest(head, "K")[0].source
+        feeder = Head.parse(str(circuit.edges.strongest(head, "K")[0].source))
     except InputError as error:
         circuit.without([name for name in MEASURES if "_without_in_" in name], str(error))
         earlier = frame.loc[frame["layer"] < head.layer, "previous_token"].dropna()

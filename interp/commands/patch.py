@@ -76,7 +76,7 @@ def main(
         for row in effects.strongest(top).to_dict("records")
     )
     command.show(
-        f"{model.name} solves {solved:.0%} of {len(chosen)} pairs of {chosen.name}",
+        f"{model.name} solves {solved:.0%} of {len(chosen)} pairs ({chosen.name})",
         f"{effects.made_by['unit']}, with 95 % interval over pairs:",
         *lines,
         f"wrote patch.csv, patch.json and head_map to {out}",

@@ -228,7 +228,7 @@ def find_circuit(
     scores = pairs.scores(steps, done=tell)
     if not (pairs.clean - pairs.corrupted).mean():
         raise InputError(
-            "metric must differ between clean and corrupted prompts, got no difference"
+            "metric must differ between clean and corrupted prompts on average, got no difference"
         )
     order = scores.mean(0).abs().argsort(descending=True, stable=True)
     generator = torch.Generator().manual_seed(seed)

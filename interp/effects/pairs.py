@@ -181,7 +181,7 @@ def _check_whole(whole: Float[Tensor, " batch"], seed: int) -> None:
     """Refuse or warn about a difference that effects cannot be divided by."""
     if not whole.mean():
         raise InputError(
-            "metric must differ between clean and corrupted prompts, got no difference"
+            "metric must differ between clean and corrupted prompts on average, got no difference"
         )
     low, high = interval(whole[:, None], seed) if len(whole) > 1 else (1.0, 1.0)
     if low <= 0 <= high:

@@ -37,10 +37,10 @@ def values_of(values: Any, column: str | None = None) -> dict[Head, float]:
     else:
         rows = columns = None
         if isinstance(values, pd.DataFrame):
-            rows, columns = (
-                [int(str(n).lstrip("LH")) for n in labels]
-                for labels in (values.index, values.columns)
-            )
+            named = [[str(n).lstrip("LH") for n in axis] for axis in (values.index, values.columns)]
+            if not all(n.isdecimal() for axis in named for n in axis):
+                raise InputError("values must be of single heads, got a table of something else")
+            rows, columns = ([int(n) for n in axis] for axis in named)
         table = np.asarray(values, dtype=float)
         if table.ndim != 2:
             raise InputError(f"values must be [layer, head], got {table.shape}")

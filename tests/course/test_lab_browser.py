@@ -108,7 +108,7 @@ def test_a_dragged_score_changes_its_own_row_as_in_python(page):
     for up, limit in ((1200, 20), (-2400, -20)):  # Further out no visible digit changes.
         drag(page, "1,0", up=up)
         assert check_scores(page)["scores"][1, 0] == limit
-    page.select_option("#scores select", "1")
+    page.select_option("#scores select", label="eight words, all scores 0")
     assert (check_scores(page)["pattern"] == 1 / 8).all()
 
 

@@ -44,7 +44,7 @@ def test_your_own_pairs_become_a_table_and_a_map(folder):
     table = pd.read_csv(folder / "out" / "patch.csv")
     assert table["effect"].tolist() == pytest.approx(own.to_frame()["effect"].tolist())
     lines = ran.stdout.splitlines()
-    assert f"solves {task.solved(model):.0%} of 3 pairs of pairs" in lines[0]
+    assert f"solves {task.solved(model):.0%} of 3 pairs (pairs)" in lines[0]
     first = own.strongest(1).iloc[0]
     assert lines[2].startswith(f"{first['name']} {first['effect']:+.2f} [")
     assert len(lines) == 5

@@ -75,6 +75,7 @@ def test_numbers_for_heads_come_from_anything_that_has_one_for_each():
         (scan, None, "column must be one of numbers"),
         ([1.0, 2.0], None, r"values must be \[layer, head\]"),
         ([[np.inf]], None, "values must be finite"),
+        (pd.DataFrame({"effect": [1.0]}, ["a set"]), None, "values must be of single heads"),
         (
             effects_of([{"layer": 0, "head": 1, "position": i, "effect": i} for i in (0, 1)]),
             None,

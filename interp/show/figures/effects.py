@@ -51,7 +51,7 @@ def head_map(
         top: Number of heads to name, the largest of either sign, at least 5 % of the largest.
 
     Example:
-        >>> head_map([[0.1, -0.4], [0.0, 0.9]], unit="logits", notes=False).texts[-1].get_text()
+        >>> head_map([[0.1, -0.4], [0.0, 0.9]], unit="logits", notes=False).texts[-2].get_text()
         '2  L0H1  -0.40'
     """
     numbers = values_of(values, column)
@@ -292,5 +292,6 @@ def _what(made_by: dict[str, Any]) -> str:
     replaced, prompts = made_by.get("what", made_by.get("removed")), made_by.get("prompts")
     words = [f"Metric: {made_by['metric']}"] if "metric" in made_by else []
     words += [] if replaced is None else [str(replaced)]
+    words += [] if "agreement" not in made_by else ["estimated from gradients"]
     words += [f"{len(prompts)} prompts"] if isinstance(prompts, list) else []
     return f"{prose('; '.join(words))}." if words else ""

@@ -39,10 +39,11 @@ def explained_map(scan: HeadScan) -> Page:
     low = numbers(frame, "explained_low")
     above = (low > numbers(frame, "explained_null")).sum()
     known = f"The 95 % interval is above the null in {above} of {len(frame)} heads. "
+    own = " or on keys that its head prefers" * ("explained_by_preferred" in frame)
     page = Page(
         f"{model_name(scan)}: attention explained by the kinds",
-        f"Natural text, attention outside sinks: {explained.share:.0%} is on the targets of a kind;"
-        f" of as many keys drawn evenly, {explained.null:.0%}.",
+        f"Natural text, attention outside sinks: {explained.share:.0%} is on the targets of a"
+        f" kind{own}; of as many keys drawn evenly, {explained.null:.0%}.",
         notes=known * bool(np.isfinite(low).any()) + "A key that is a target of several kinds"
         " counts for the most specific. Layers and heads count from 0.",
     )
