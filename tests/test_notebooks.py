@@ -170,7 +170,7 @@ NUMBER = re.compile(r"-?\d+\.\d+")
             marks=[]
             if path.name.startswith("3")
             else [pytest.mark.real_model, pytest.mark.slow]
-            if path.name[0] in "14"  # The README's lines do the same as the first.
+            if path.name[0] in "1456"  # The README's lines do the same as the first.
             else [pytest.mark.real_model],
         )
         for path in NOTEBOOKS
