@@ -33,7 +33,7 @@ def find_backups(
     With E of `interp.ablate`, the score of a head h is how much larger its effect is, in size, once
     a head s of an earlier layer is out, for the s that makes it largest:
 
-        max over s of |E(h and s) - E(s)| - |E(h)|
+        ``max over s of abs(E(h and s) - E(s)) - abs(E(h))``
 
     A head that only works together with s scores below 0 for that s. It finds a backup (McGrath et
     al. 2023, arXiv 2307.15771) without a guess which head it backs up, and takes a run for each
