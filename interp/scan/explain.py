@@ -11,7 +11,7 @@ import pandas as pd
 from interp.errors import InputError, quoted
 from interp.heads import Head
 from interp.kinds.builtin import FORCED_WINDOW, kind_of
-from interp.kinds.labels import MIXED
+from interp.kinds.labels import MIXED, excess
 from interp.scan.columns import EFFECT
 
 
@@ -92,8 +92,7 @@ def _reason(scan: Any, row: Mapping[str, Any], label: str) -> str:
 
 
 def _excess(row: Mapping[str, Any], name: str) -> float:
-    chance = row.get(f"{name}_chance", 0.0)
-    return (row[name] - chance) / (1 - chance) if chance < 1 else 0.0
+    return excess(row[name], row.get(f"{name}_chance", 0.0))
 
 
 def _number(row: Mapping[str, Any], name: str, form: str = ".2f") -> str:
